@@ -13,6 +13,8 @@ pub struct ExecutionSettings {
     /// The probability that an attempt is a straggler, and the factor of its run time if it is.
     pub stragglers: f64,
     pub straggler_factor: f64,
+    /// Nodes on which everything takes longer. They do not report it.
+    pub slow_nodes: Option<SlowNodes>,
     /// The probability that an attempt fails, at a random time of its run.
     pub failures: f64,
     /// The probability that an attempt ignores requests to terminate.
@@ -31,11 +33,26 @@ impl Default for ExecutionSettings {
             slowdown: 0.0,
             stragglers: 0.0,
             straggler_factor: 5.0,
+            slow_nodes: None,
             failures: 0.0,
             stubborn: 0.0,
             start_up: Duration::ZERO,
             grant_delay: Duration::ZERO,
         }
+    }
+}
+
+/// The last of each `every` nodes takes `factor` times as long for every attempt.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SlowNodes {
+    /// At least 1.
+    pub every: u32,
+    pub factor: f64,
+}
+
+impl SlowNodes {
+    fn has(self, node: usize) -> bool {
+        (node + 1).is_multiple_of(self.every as usize)
     }
 }
 
@@ -79,6 +96,12 @@ impl Default for PlannedRun {
 impl Execution {
     pub fn new(settings: ExecutionSettings, seed: u64) -> Execution {
         Execution { settings, seed, tries: BTreeMap::new() }
+    }
+
+    /// The run time on this node of a task that takes `run_time` on others.
+    pub fn on_node(&self, node: usize, run_time: Duration) -> Duration {
+        let slow = self.settings.slow_nodes.filter(|slow| slow.has(node));
+        slow.map_or(run_time, |slow| scaled(run_time, slow.factor))
     }
 
     /// Whether [`Execution::planned_run`] depends on the CPUs that others use.
@@ -176,6 +199,16 @@ mod tests {
         let slow = runs.iter().filter(|run| run.length == Duration::from_secs(5)).count();
         assert!((150..250).contains(&failed), "{failed}");
         assert!((310..410).contains(&slow), "stragglers that do not fail: {slow}");
+    }
+
+    #[test]
+    fn the_last_of_each_ten_nodes_is_slow_if_it_is_set() {
+        let slow_nodes = Some(SlowNodes { every: 10, factor: 2.0 });
+        let execution = Execution::new(ExecutionSettings { slow_nodes, ..ExecutionSettings::default() }, 1);
+        let slow: Vec<usize> =
+            (0..30).filter(|node| execution.on_node(*node, SECOND) == Duration(2 * SECOND.0)).collect();
+        assert_eq!(slow, [9, 19, 29]);
+        assert_eq!(execution.on_node(8, SECOND), SECOND);
     }
 
     #[test]

@@ -36,7 +36,7 @@ mod testing;
 mod view;
 
 pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_seed_with_story, run_seeds};
-pub use execution::ExecutionSettings;
+pub use execution::{ExecutionSettings, SlowNodes};
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
     AcrossNodes, Against, Allocation, Altruism, Busy, Chain, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat,

@@ -57,6 +57,8 @@ pub struct Metrics {
     reading: ReadingMeasure,
     last_end: Instant,
     tasks_succeeded: u64,
+    /// Sum over the tasks that succeeded of run time times requested CPU, in microseconds and thousandths of a core.
+    useful: u128,
     has_refused: bool,
     watched_job: Option<WatchedJob>,
     /// Whether the allowances of jobs are recorded for the oracle.
@@ -92,6 +94,8 @@ struct StageMeasure {
     /// By task: the progress up to its first start. Empty before the first launch.
     launches: Vec<TaskState>,
     tasks: u32,
+    /// Thousandths of a core that each task requests.
+    cpu: u32,
     /// The stages that it depends on.
     after: Vec<u32>,
     last: Option<LastOfStage>,
@@ -149,6 +153,7 @@ impl Metrics {
             reading: ReadingMeasure::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
+            useful: 0,
             has_refused: false,
             watched_job: None,
             keeps_allowances: false,
@@ -272,6 +277,8 @@ impl Metrics {
         let last = self.chain.on_ended(now, attempt, ready, took);
         if let Some(stage) = self.stage(task) {
             stage.last = last.or(stage.last);
+            let useful = took.map_or(0, |took| u128::from(took.0) * u128::from(stage.cpu));
+            self.useful += useful;
         }
         self.forecast.on_ended(attempt, took);
         if ended.reason.is_success() {
@@ -490,6 +497,7 @@ impl JobMeasure {
 impl StageMeasure {
     fn new(stage: &StageSpec) -> StageMeasure {
         let (tasks, after) = (stage.tasks.len(), stage.after.clone());
-        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks, after, last: None }
+        let cpu = stage.resources.basic.cpu_millis();
+        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks, cpu, after, last: None }
     }
 }

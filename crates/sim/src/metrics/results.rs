@@ -45,6 +45,9 @@ pub struct Results {
     pub reading: Option<Reading>,
     pub tasks_per_second: f64,
     pub utilization: Utilization,
+    /// The share of the attempts' CPU time that no task needed in the end: of attempts that were preempted, failed or
+    /// lost, and of duplicates.
+    pub lost_work: f64,
     pub jain: Jain,
     pub counters: Counters,
     /// How busy the processes were.
@@ -338,6 +341,10 @@ impl Metrics {
                 cpu: self.usage.utilization(CPU, now),
                 memory: self.usage.utilization(MEMORY, now),
                 opportunistic: self.usage.opportunistic(now),
+            },
+            lost_work: match self.usage.cpu_time() {
+                0 => 0.0,
+                held => held.saturating_sub(self.useful) as f64 / held as f64,
             },
             jain: Jain::of(windows),
             counters: self.counters,

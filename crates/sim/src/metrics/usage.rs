@@ -247,6 +247,11 @@ impl ClusterUsage {
         share(self.integral[kind], self.capacity.0[kind], until.0)
     }
 
+    /// The time for which attempts held CPUs up to the end of the last window, in microseconds and thousandths of a core.
+    pub fn cpu_time(&self) -> u128 {
+        self.integral[CPU]
+    }
+
     /// The mean share of the CPUs that opportunistic attempts held, from the start to `until`.
     pub fn opportunistic(&self, until: Instant) -> f64 {
         share(self.opportunistic_integral, self.capacity.0[CPU], until.0)

@@ -134,7 +134,7 @@ impl Simulation {
             return PlannedRun::default();
         };
         let run_time = self.jobs[job as usize].run_times[stage as usize].of(index);
-        let run_time = run_time + self.start_reading(node, attempt, (job, stage, index));
+        let run_time = self.execution.on_node(node, run_time) + self.start_reading(node, attempt, (job, stage, index));
         let busy = if self.execution.heeds_neighbours() { self.nodes[node].busy_beside(&shape.resources) } else { 0.0 };
         self.execution.planned_run(WorkloadTask { job, stage, index }, run_time, busy, shape.execution)
     }

@@ -10,7 +10,9 @@ use amalgam_core::policy::completion::Rates;
 use amalgam_core::preset::Preset;
 use amalgam_core::vocabulary::{Duration, JobId};
 use amalgam_daemon::config::Config;
-use amalgam_sim::{Costs, ExecutionSettings, FileSettings, InputSettings, NetworkSettings, Settings, Subject};
+use amalgam_sim::{
+    Costs, ExecutionSettings, FileSettings, InputSettings, NetworkSettings, Settings, SlowNodes, Subject,
+};
 use amalgam_workload::trace::{self, Node, Workload};
 use clap::Args;
 use std::num::NonZeroU32;
@@ -184,6 +186,9 @@ pub(super) struct WorldArgs {
     /// Factor of a straggler's run time
     #[arg(long, value_name = "TIMES", default_value_t = 5.0, value_parser = straggler_factor)]
     pub(super) straggler_factor: f64,
+    /// Slow nodes: the last of each EVERY nodes takes TIMES as long for each task, such as 10:2
+    #[arg(long, value_name = "EVERY:TIMES", value_parser = slow_nodes)]
+    pub(super) slow_nodes: Option<SlowNodes>,
     /// The probability that an attempt fails; -w retries=N lets it be tried again
     #[arg(long, value_name = "PROBABILITY", default_value_t = 0.0, value_parser = probability)]
     pub(super) failures: f64,
@@ -269,6 +274,13 @@ fn straggler_factor(text: &str) -> std::result::Result<f64, String> {
     if (1.0..=1_000.0).contains(&value) { Ok(value) } else { Err("it must be at least 1 and at most 1000".to_owned()) }
 }
 
+fn slow_nodes(text: &str) -> std::result::Result<SlowNodes, String> {
+    let (every, factor) = text.split_once(':').ok_or("write EVERY:TIMES, such as 10:2")?;
+    let every = every.parse().ok().filter(|every| *every > 0);
+    let every = every.ok_or("write the number of nodes of which one is slow, at least 1, such as 10:2")?;
+    Ok(SlowNodes { every, factor: straggler_factor(factor)? })
+}
+
 fn number(text: &str) -> std::result::Result<f64, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
@@ -323,7 +335,8 @@ impl RunArgs {
 
     pub(super) fn settings(&self, config: &Config, mut preset: Preset, seed: u64) -> Settings {
         let WorldArgs { heartbeat, decide_on_heartbeats, delay, jitter, loss, free, cost, .. } = self.world;
-        let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, failures, .. } = self.world;
+        let WorldArgs { grants_per_heartbeat, slowdown, stragglers, straggler_factor, slow_nodes, failures, .. } =
+            self.world;
         let WorldArgs { file_size: bytes, file_rate: bytes_per_second, cache: cache_bytes, .. } = self.world;
         let WorldArgs { replicas, block: block_bytes, read_rates: rates, .. } = self.world;
         let manager_processes = self.world.manager_processes;
@@ -347,6 +360,7 @@ impl RunArgs {
                 slowdown,
                 stragglers,
                 straggler_factor,
+                slow_nodes,
                 failures,
                 ..ExecutionSettings::default()
             },
