@@ -1,14 +1,16 @@
-//! `amalgam-lab`: the figures of the papers and the benchmarks. It is a separate program, and starts the product's program
+//! `amalgam-lab`: the figures of the papers, the scoreboard and the benchmarks. It is a separate program, and starts the product's program
 //! where a figure or a benchmark needs real daemons.
 
 mod baselines;
 mod bench;
 mod cluster;
+mod extent;
 mod hollow_federation;
 mod matching;
 mod measure;
 mod paper;
 mod product;
+mod scoreboard;
 
 use amalgam_cli::failure::Result;
 use amalgam_cli::process::{die_of_broken_pipes, outlive_full_files};
@@ -19,7 +21,7 @@ use std::env;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Experiments with Amalgam: the figures of the papers, and benchmarks.
+/// Experiments with Amalgam: the figures of the papers, the scoreboard of presets, and benchmarks.
 #[derive(Parser)]
 #[command(name = "amalgam-lab", version, propagate_version = true, disable_help_subcommand = true)]
 #[command(
@@ -28,6 +30,7 @@ use std::process::ExitCode;
 Examples:
   amalgam-lab paper list
   amalgam-lab paper run mercury-6 --quick
+  amalgam-lab scoreboard --traces DIR --quick
   amalgam-lab bench launch --runs 1"
 )]
 struct Arguments {
@@ -39,6 +42,8 @@ struct Arguments {
 enum Verb {
     /// Run the figures of the papers and compare
     Paper(paper::PaperArgs),
+    /// Run public workloads under each preset and compare them
+    Scoreboard(scoreboard::ScoreboardArgs),
     /// Measure this machine and Amalgam on it
     Bench(bench::BenchArgs),
 }
@@ -49,7 +54,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::try_parse_from(&written)
         .unwrap_or_else(|error| refusal::refuse(error, Arguments::command(), &written));
     match arguments.verb {
-        Verb::Paper(_) => die_of_broken_pipes(),
+        Verb::Paper(_) | Verb::Scoreboard(_) => die_of_broken_pipes(),
         Verb::Bench(_) => inherited::let_go(env::args_os()),
     }
     outlive_full_files();
@@ -64,6 +69,7 @@ fn execute(verb: Verb) -> Result<ExitCode> {
     environment::check()?;
     match verb {
         Verb::Paper(args) => paper::execute(&args).map(|()| ExitCode::SUCCESS),
+        Verb::Scoreboard(args) => scoreboard::execute(&args).map(|()| ExitCode::SUCCESS),
         Verb::Bench(args) => bench::execute(args),
     }
 }

@@ -1,18 +1,18 @@
 //! A figure of a paper, and the results of running it.
 
+pub use crate::extent::{Amount, Extent, ExtentArgs, SEEDS, in_traces, nodes, run_all, source};
+
 use amalgam_cli::failure::{Failure, Result};
-use amalgam_cli::values::as_text;
-use amalgam_core::vocabulary::{Attributes, Duration, ResourceSpec, Resources};
+use amalgam_core::vocabulary::Duration;
 use amalgam_sim::report;
 use amalgam_sim::statistics::mean;
 use amalgam_workload::closest;
 use amalgam_workload::text::read_text;
-use amalgam_workload::trace::Node;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A figure or a table of a paper that can be run.
 pub struct Figure {
@@ -44,23 +44,6 @@ pub type Find = fn(&str, &ScenarioText, &Extent) -> Result<Findings>;
 pub struct ScenarioText {
     pub text: String,
     pub name: String,
-}
-
-/// The amount of work, and the location of the traces.
-#[derive(Clone)]
-pub struct Extent {
-    pub seeds: RangeInclusive<u64>,
-    pub threads: usize,
-    pub amount: Amount,
-    pub traces: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Amount {
-    Whole,
-    Quick,
-    /// A small cluster for a short time.
-    Smoke,
 }
 
 /// The results of a figure.
@@ -117,33 +100,7 @@ pub fn missed(rows: &[Row], is_off: impl Fn(&Row, f64) -> bool) -> Vec<String> {
     rows.iter().filter_map(missed).collect()
 }
 
-/// The location of a workload: `read` is a format and, if it reads files, a path in the directory of traces. The paper's page of
-/// results describes that directory.
-pub fn source(paper: &str, read: &str, extent: &Extent) -> Result<String> {
-    let Some((format, path)) = read.split_once(':').filter(|(format, _)| *format != "synthetic") else {
-        return Ok(read.to_owned());
-    };
-    Ok(format!("{format}:{}", as_text(&in_traces(paper, path, extent)?)?))
-}
-
-/// A path in the directory of traces, if it exists.
-pub fn in_traces(paper: &str, path: &str, extent: &Extent) -> Result<PathBuf> {
-    let remedy = format!("name their directory: --traces DIR; docs/results/{paper}/README.md lists its files");
-    let missing = || Failure::usage(format!("this figure is run with public traces, such as {path}"), &*remedy);
-    let file = extent.traces.as_ref().ok_or_else(missing)?.join(path);
-    if file.exists() { Ok(file) } else { Err(Failure::usage(format!("file not found: {}", file.display()), &*remedy)) }
-}
-
-/// `count` nodes of one size.
-pub fn nodes(resources: Resources, count: u32) -> Vec<Node> {
-    let node = |number: u32| Node {
-        name: format!("node-{number}"),
-        resources: ResourceSpec { basic: resources, custom: Vec::new() },
-        attributes: Attributes::default(),
-    };
-    (0..count).map(node).collect()
-}
-
+/// Rounded to microseconds.
 pub fn seconds(seconds: f64) -> Duration {
     Duration::from_micros((seconds * 1e6).round() as u64)
 }
@@ -153,22 +110,6 @@ pub type PaperNumber = (&'static str, &'static str, &'static str, f64);
 
 pub fn number_of(numbers: &[PaperNumber], figure: &str, case: &str, metric: &str) -> Option<f64> {
     numbers.iter().find(|(of, its, name, _)| (*of, *its, *name) == (figure, case, metric)).map(|(.., number)| *number)
-}
-
-/// Runs every case with every seed. The results are in the order of the cases, then of the seeds.
-pub fn run_all<C: Sync, R: Send>(cases: &[C], extent: &Extent, run: impl Fn(&C, u64) -> R + Sync) -> Vec<Vec<R>> {
-    let seeds: Vec<u64> = extent.seeds.clone().collect();
-    let count = cases.len() * seeds.len();
-    let mut runs = Vec::with_capacity(count);
-    let work = |number: u64| {
-        let number = number as usize;
-        run(&cases[number / seeds.len()], seeds[number % seeds.len()])
-    };
-    if let Some(last) = count.checked_sub(1) {
-        amalgam_sim::in_order(0..=last as u64, extent.threads, work, |run| runs.push(run));
-    }
-    let mut runs = runs.into_iter();
-    cases.iter().map(|_| runs.by_ref().take(seeds.len()).collect()).collect()
 }
 
 /// Zero if `base` is zero.

@@ -2,17 +2,16 @@
 
 mod apollo;
 mod carbyne;
-mod figure;
+pub mod figure;
 mod megha;
 mod mercury;
 
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::files::{cannot_write, create};
 use amalgam_cli::show;
-use amalgam_cli::values::parse_seeds;
 use amalgam_sim::report::figure_html;
 use clap::{Args, Subcommand};
-use figure::{Amount, Extent, Figure, Findings, Row, ScenarioText};
+use figure::{Amount, Extent, ExtentArgs, Figure, Findings, Row, SEEDS, ScenarioText};
 use serde::Serialize;
 use std::io::Write;
 use std::ops::RangeInclusive;
@@ -53,27 +52,14 @@ struct RunArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Run a smaller version that ends within a minute or two, and print what was cut
-    #[arg(long)]
-    quick: bool,
     /// Write a page with boxes and distributions
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Run with each of these seeds, the last one included [default: 1..5]
-    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
-    seeds: Option<RangeInclusive<u64>>,
-    /// Number of runs at the same time; all cores by default. The results do not depend on it
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
     /// Run with this scenario file instead of the frozen one, which `amalgam-lab paper scenario` prints; the results say so
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
-    /// The folder of public traces, for figures whose scenario names some
-    #[arg(long, value_name = "DIR")]
-    traces: Option<PathBuf>,
-    /// For tests: a small cluster and few jobs
-    #[arg(long, hide = true, conflicts_with = "quick")]
-    smoke: bool,
+    #[command(flatten)]
+    extent: ExtentArgs,
 }
 
 /// The stable output format.
@@ -149,24 +135,16 @@ fn run(args: &RunArgs) -> Result<()> {
 
 /// The amount of work, and a description of the cuts.
 fn extent(figure: &Figure, args: &RunArgs) -> (Extent, Option<String>) {
-    const SEEDS: RangeInclusive<u64> = 1..=5;
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    let (amount, default) = match (args.smoke, args.quick) {
-        (true, _) => (Amount::Smoke, 1..=1),
-        (_, true) => (Amount::Quick, 1..=2),
-        _ => (Amount::Whole, SEEDS),
-    };
-    let seeds = args.seeds.clone().unwrap_or(default);
-    let threads = args.threads.unwrap_or_else(cores);
-    let count = seeds.clone().count();
+    let extent = args.extent.extent();
+    let count = extent.seeds.clone().count();
     let few = count < SEEDS.count();
-    let cut = match amount {
+    let cut = match extent.amount {
         Amount::Smoke => Some(format!("cut: {}", figure.paper.smoke)),
         Amount::Quick if few => Some(format!("cut: {}, {count} seeds of 5", figure.paper.quick)),
         Amount::Quick => Some(format!("cut: {}", figure.paper.quick)),
         Amount::Whole => few.then(|| format!("low and high are of {count} seeds, not of five")),
     };
-    (Extent { seeds, threads, amount, traces: args.traces.clone() }, cut)
+    (extent, cut)
 }
 
 fn text(title: &str, findings: &Findings, seeds: &RangeInclusive<u64>) -> String {

@@ -1,0 +1,190 @@
+//! The rows of the scoreboard, from `scoreboard.toml`, and their variants.
+
+use crate::extent::{Amount, Extent, source};
+use amalgam_cli::failure::{Failure, Result};
+use amalgam_core::vocabulary::Resources;
+use amalgam_sim::SlowNodes;
+use amalgam_workload::trace::{self, Workload};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+const TEXT: &str = include_str!("scoreboard.toml");
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Board {
+    /// The presets that are compared by default.
+    pub presets: Vec<String>,
+    #[serde(rename = "row")]
+    pub rows: Vec<BoardRow>,
+}
+
+/// A workload and a cluster.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct BoardRow {
+    pub name: String,
+    pub nodes: u32,
+    pub cpus: u32,
+    /// The part of the cluster's CPUs that the jobs' work fills while they arrive.
+    load: Option<f64>,
+    #[serde(default)]
+    at_once: bool,
+    /// Of the workload, in both halves.
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+    development: HalfOfRow,
+    validation: HalfOfRow,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HalfOfRow {
+    /// A format and a path in the folder of traces.
+    read: String,
+    #[serde(default)]
+    options: BTreeMap<String, String>,
+}
+
+/// The jobs that a result is of. Schedulers are tuned on the first half only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Half {
+    Development,
+    Validation,
+}
+
+/// What schedulers know, and what the cluster is like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// Jobs state the true mean run times of their stages.
+    Plain,
+    /// Jobs state no run times.
+    Unknown,
+    /// The stated run times of each stage are wrong by up to half.
+    Wrong,
+    /// One node of ten takes twice as long.
+    Slow,
+}
+
+impl Variant {
+    fn options(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Variant::Plain | Variant::Slow => &[],
+            Variant::Unknown => &[("expected", "none")],
+            Variant::Wrong => &[("expected-error", "uniform:0.5-1.5")],
+        }
+    }
+
+    pub fn slow_nodes(self) -> Option<SlowNodes> {
+        (self == Variant::Slow).then_some(SlowNodes { every: 10, factor: 2.0 })
+    }
+}
+
+impl Board {
+    /// # Panics
+    /// If the file that is part of the program is wrong, which a test rules out.
+    pub fn load() -> Board {
+        toml::from_str(TEXT).expect("scoreboard.toml is right")
+    }
+
+    /// The rows with these names; all without any.
+    ///
+    /// # Errors
+    /// An unknown name, with those that are known.
+    pub fn select(&self, names: &[String]) -> Result<Vec<&BoardRow>> {
+        let find = |name: &String| {
+            self.rows.iter().find(|row| row.name == *name).ok_or_else(|| {
+                let known = self.rows.iter().map(|row| format!("`{}`", row.name)).collect::<Vec<_>>().join(", ");
+                Failure::usage(format!("the scoreboard has no row `{name}`"), format!("name one of {known}"))
+            })
+        };
+        if names.is_empty() { Ok(self.rows.iter().collect()) } else { names.iter().map(find).collect() }
+    }
+}
+
+impl BoardRow {
+    /// A tenth in tests.
+    pub fn node_count(&self, amount: Amount) -> u32 {
+        if amount == Amount::Smoke { self.nodes.div_ceil(10) } else { self.nodes }
+    }
+
+    /// Memory never decides: tasks of most of the traces have no demand for it.
+    pub fn node(&self) -> Resources {
+        const MIB_FOR_EACH_CPU: u32 = 64 * 1_024;
+        Resources::new(self.cpus * 1_000, self.cpus * MIB_FOR_EACH_CPU)
+    }
+
+    /// The jobs for a seed: an eighth of them in a quick run, and a few drawn ones instead of those of the traces in tests.
+    ///
+    /// # Errors
+    /// The folder or a file is missing, or a file is damaged.
+    pub fn jobs(&self, half: Half, variant: Variant, seed: u64, extent: &Extent) -> Result<Workload> {
+        let of_half = if half == Half::Development { &self.development } else { &self.validation };
+        let (source, mut options) = if extent.amount == Amount::Smoke {
+            let few = [("jobs", "12"), ("tasks", "uniform:1-6"), ("run-time", "exponential:20s")];
+            let few = few.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            ("synthetic:gridmix".to_owned(), few.to_vec())
+        } else {
+            let options = self.options.iter().chain(&of_half.options);
+            let options = options.map(|(key, value)| (key.clone(), fewer(key, value, extent.amount)));
+            (source("scoreboard", &of_half.read, extent)?, options.collect())
+        };
+        let mut set = |key: &str, value: &str| options.push((key.to_owned(), value.to_owned()));
+        set("seed", &seed.to_string());
+        variant.options().iter().for_each(|(key, value)| set(key, value));
+        if self.at_once {
+            set("arrival", "at-once");
+        }
+        let read = |options: &[(String, String)]| {
+            trace::read(&source, options).map_err(|error| Failure::usage(error.problem, error.remedy))
+        };
+        let Some(load) = self.load else { return read(&options) };
+        let cpu_seconds = cpu_seconds(&read(&options)?);
+        let cpus = f64::from(self.node_count(extent.amount) * self.cpus);
+        let gap_s = cpu_seconds / (cpus * load);
+        options.push(("arrival".to_owned(), format!("poisson:{:.0}us", (gap_s * 1e6).max(1.0))));
+        read(&options)
+    }
+}
+
+fn fewer(key: &str, value: &str, amount: Amount) -> String {
+    let jobs = value.parse::<u32>().ok().filter(|_| amount == Amount::Quick && ["limit", "draw"].contains(&key));
+    jobs.map_or_else(|| value.to_owned(), |jobs| jobs.div_ceil(8).to_string())
+}
+
+/// CPU seconds of a mean job.
+fn cpu_seconds(workload: &Workload) -> f64 {
+    let of_job = |job: &trace::TraceJob| {
+        let stages = job.spec.stages.iter().zip(job.run_times.iter());
+        let seconds = stages.map(|(stage, times)| {
+            times.total_seconds(stage.tasks.len()) * f64::from(stage.resources.basic.cpu_millis()) / 1e3
+        });
+        seconds.sum::<f64>()
+    };
+    workload.jobs.iter().map(of_job).sum::<f64>() / workload.jobs.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_halves_of_a_row_read_other_files_or_other_parts_of_a_file() {
+        let board = Board::load();
+        for row in &board.rows {
+            let parts = |half: &HalfOfRow| (half.read.clone(), half.options.get("part").cloned());
+            let (development, validation) = (parts(&row.development), parts(&row.validation));
+            let is_apart = match (&development, &validation) {
+                ((one, Some(first)), (other, Some(second))) if one == other => first == "1/2" && second == "2/2",
+                ((one, _), (other, _)) => one != other,
+            };
+            assert!(is_apart, "{}: {development:?} and {validation:?}", row.name);
+            assert!(row.development.read.contains(':') && row.validation.read.contains(':'), "{}", row.name);
+            assert!(!(row.at_once && row.load.is_some()), "{}", row.name);
+        }
+        assert!(board.presets.contains(&"drf".to_owned()), "jobs are compared with it");
+    }
+}
