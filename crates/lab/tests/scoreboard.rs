@@ -28,6 +28,7 @@ fn every_row_is_run_in_each_variant_and_compared_with_fair_shares() {
     for of_case in scores.chunks(3) {
         let presets: Vec<&str> = of_case.iter().map(|score| score["preset"].as_str().unwrap()).collect();
         assert_eq!(presets, ["drf", "srtf", "sparrow"]);
+        assert!(of_case.iter().all(|score| score["bounded_slowdown"].as_f64() >= Some(1.0)), "{of_case:?}");
         assert_eq!((of_case[0]["worst"].as_f64(), of_case[0]["slower"].as_f64()), (Some(1.0), Some(0.0)));
         let means = of_case.iter().map(|score| score["over_best"]["mean"].as_f64().unwrap());
         assert_eq!(means.fold(f64::INFINITY, f64::min), 1.0, "{of_case:?}");

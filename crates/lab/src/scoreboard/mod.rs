@@ -105,9 +105,17 @@ impl Case<'_> {
         let mut settings = Settings { preset, seed, execution, ..Settings::default() };
         settings.preset.seed = seed;
         let nodes = nodes(row.node(), row.node_count(extent.amount));
-        Ok(Run::of(&Simulation::new(settings, &nodes, &workload).run()))
+        Ok(Run::of(&Simulation::new(settings, &nodes, &workload).run(), &workload))
     }
 }
+
+const LEGEND: &str = "\
+MEAN, P50, P95, P99, MAKESPAN: times the best of the row; the first four of completion times
+SLOWER: share of the jobs with a speed below 0.95 of that under drf; WORST: the least speed
+KILLS: preempted attempts; LOST: share of the CPU time that no task needed in the end
+ALLOC: seconds from when a task was ready to its start
+SLOWDOWN: mean bounded slowdown of the jobs; WAIT: the longest wait of a job in seconds
+";
 
 fn cut(extent: &Extent) -> Vec<String> {
     let cut = match extent.amount {
@@ -119,7 +127,7 @@ fn cut(extent: &Extent) -> Vec<String> {
 }
 
 fn text(scores: &[Score], extent: &Extent, cut: &[String]) -> String {
-    const HEADINGS: [&str; 13] = [
+    const HEADINGS: [&str; 15] = [
         "ROW",
         "PRESET",
         "MEAN",
@@ -133,16 +141,12 @@ fn text(scores: &[Score], extent: &Extent, cut: &[String]) -> String {
         "LOST",
         "ALLOC P50",
         "ALLOC P99",
+        "SLOWDOWN",
+        "WAIT",
     ];
     let rows: Vec<Vec<String>> = scores.iter().map(Score::cells).collect();
     let mut text = show::table(&HEADINGS, &rows);
-    text += &format!(
-        "\nmeans over the seeds {} to {}. MEAN, P50, P95, P99, MAKESPAN: times the best of the row. SLOWER: share of the \
-         jobs of which the speed is below 0.95 of that under drf; WORST: the least speed. KILLS: preempted attempts. \
-         LOST: share of the CPU time that no task needed in the end. ALLOC: seconds from ready to start\n",
-        extent.seeds.start(),
-        extent.seeds.end()
-    );
+    text += &format!("\nmeans over the seeds {} to {}\n{LEGEND}", extent.seeds.start(), extent.seeds.end());
     cut.iter().for_each(|cut| text += &format!("- {cut}\n"));
     let unfinished = scores.iter().filter(|score| score.unfinished > 0);
     unfinished.for_each(|score| {

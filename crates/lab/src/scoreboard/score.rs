@@ -1,8 +1,9 @@
 //! The numbers of a case, over its seeds.
 
 use super::board::Variant;
-use amalgam_sim::Outcome;
 use amalgam_sim::statistics::mean;
+use amalgam_sim::{JobResult, Outcome};
+use amalgam_workload::trace::{TraceJob, Workload};
 use serde::Serialize;
 
 /// The preset under which jobs get their fair shares. Other presets are compared with it job by job.
@@ -10,6 +11,9 @@ pub const REFERENCE: &str = "drf";
 
 /// A job with a lower speed, as a part of that under [`REFERENCE`], is slower.
 const SLOWER: f64 = 0.95;
+
+/// The slowdown of shorter jobs would say little.
+const BOUND_S: f64 = 10.0;
 
 /// What is kept of a run.
 pub struct Run {
@@ -33,6 +37,11 @@ struct Measured {
     /// From when a task was ready to its first start.
     allocation_p50_s: f64,
     allocation_p99_s: f64,
+    /// Mean of the completion times divided by the shortest possible ones, of which those below [`BOUND_S`] count as that; at least 1
+    /// for each job (Feitelson et al. 1997: bounded slowdown).
+    bounded_slowdown: f64,
+    /// The longest completion time less the shortest possible one.
+    longest_wait_s: f64,
 }
 
 /// The results of a row in a variant under a preset.
@@ -66,10 +75,17 @@ struct OverBest {
 }
 
 impl Run {
-    pub fn of(outcome: &Outcome) -> Run {
+    /// `workload`: the jobs that ran.
+    pub fn of(outcome: &Outcome, workload: &Workload) -> Run {
         let results = &outcome.results;
+        let of_job = |job: &JobResult| job.jct_s.filter(|_| job.outcome == "succeeded");
+        let jct_s: Vec<Option<f64>> = outcome.jobs.iter().map(of_job).collect();
+        let least_s = workload.jobs.iter().map(longest_chain_s);
+        let ended: Vec<(f64, f64)> =
+            jct_s.iter().zip(least_s).filter_map(|(jct, least)| Some(((*jct)?, least))).collect();
+        let slowdowns = ended.iter().map(|(jct, least)| (jct / least.max(BOUND_S)).max(1.0)).collect::<Vec<_>>();
         Run {
-            jct_s: outcome.jobs.iter().map(|job| job.jct_s.filter(|_| job.outcome == "succeeded")).collect(),
+            jct_s,
             measured: Measured {
                 mean_s: results.jct_s.mean,
                 p50_s: results.jct_s.p50,
@@ -80,6 +96,8 @@ impl Run {
                 lost_work: results.lost_work,
                 allocation_p50_s: results.allocation_s.p50,
                 allocation_p99_s: results.allocation_s.p99,
+                bounded_slowdown: mean(&slowdowns),
+                longest_wait_s: ended.iter().map(|(jct, least)| jct - least).fold(0.0, f64::max),
             },
         }
     }
@@ -109,8 +127,20 @@ impl Measured {
             lost_work: of(|run| run.lost_work),
             allocation_p50_s: of(|run| run.allocation_p50_s),
             allocation_p99_s: of(|run| run.allocation_p99_s),
+            bounded_slowdown: of(|run| run.bounded_slowdown),
+            longest_wait_s: of(|run| run.longest_wait_s),
         }
     }
+}
+
+/// How long the job takes with unlimited room, in seconds: the longest chain of stages that wait for each other.
+fn longest_chain_s(job: &TraceJob) -> f64 {
+    let mut ends_s: Vec<f64> = Vec::with_capacity(job.run_times.len());
+    for (stage, times) in job.spec.stages.iter().zip(job.run_times.iter()) {
+        let starts_s = stage.after.iter().map(|before| ends_s[*before as usize]).fold(0.0, f64::max);
+        ends_s.push(starts_s + times.longest().as_secs_f64());
+    }
+    ends_s.into_iter().fold(0.0, f64::max)
 }
 
 /// The runs of a row in a variant under a preset, in the order of the seeds.
@@ -185,6 +215,7 @@ impl Score {
         cells.extend([percent(self.slower), times(self.worst), format!("{:.0}", self.measured.kills)]);
         cells.push(percent(self.measured.lost_work));
         cells.extend([self.measured.allocation_p50_s, self.measured.allocation_p99_s].map(seconds));
+        cells.extend([times(self.measured.bounded_slowdown), format!("{:.0}", self.measured.longest_wait_s)]);
         cells
     }
 }
@@ -192,6 +223,9 @@ impl Score {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use amalgam_core::vocabulary::{Duration, JobSpec, StageSpec};
+    use amalgam_workload::trace::RunTimes;
+    use std::sync::Arc;
 
     fn run(jct_s: [Option<f64>; 4]) -> Run {
         let ended: Vec<f64> = jct_s.iter().copied().flatten().collect();
@@ -217,5 +251,16 @@ mod tests {
         assert_eq!((mean(other), other.slower, other.worst), (Some(1.2), 0.5, 0.5));
         assert_eq!((mean(partial), partial.unfinished, partial.worst), (None, 1, 2.0), "it is not the best");
         assert_eq!(mean(elsewhere), Some(1.0), "rows are not compared");
+    }
+
+    #[test]
+    fn the_shortest_possible_time_of_a_job_is_its_longest_chain_of_stages() {
+        let stage = |after: &[u32]| StageSpec { after: after.to_vec(), ..StageSpec::default() };
+        let stages = vec![stage(&[]), stage(&[0]), stage(&[0]), stage(&[1, 2])];
+        let seconds = |times: &[u64]| RunTimes::Each(times.iter().copied().map(Duration::from_secs).collect());
+        let run_times = [seconds(&[1, 2]), seconds(&[10]), seconds(&[3, 4, 3]), RunTimes::Same(Duration::from_secs(5))];
+        let spec = Arc::new(JobSpec { stages, ..JobSpec::default() });
+        let job = TraceJob { arrival: Duration::from_secs(100), spec, run_times: run_times.into() };
+        assert_eq!(longest_chain_s(&job), 17.0, "2, 10 and 5");
     }
 }
