@@ -495,7 +495,11 @@ mod tests {
             change(preset.booked_mut().expect("the master books"));
             preset
         };
-        let by = |placement, seconds| Booker::Master { placement, reserve_after: Duration::from_secs(seconds) };
+        let by = |placement, seconds| Booker::Master {
+            placement,
+            reserve_after: Duration::from_secs(seconds),
+            reclaim: None,
+        };
         let mut wanted = replaced(Preset::TETRIS, &|settings| {
             settings.inter_job = InterJob::Tetris { fairness: 500_000 };
             settings.demand = DemandOrder::Everything(IntraJob::CriticalPath);

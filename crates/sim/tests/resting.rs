@@ -51,8 +51,8 @@ fn where_nothing_costs_time_all_results_are_the_same_bytes() {
             let around = |text: &str| text[same.saturating_sub(60)..text.len().min(same + 60)].to_owned();
             assert!(one == other, "{}, seed {seed}: {} or {}", preset.name(), around(&one), around(&other));
             assert_eq!(all.results.mattered, all.results.events, "{}", preset.name());
-            let rests =
-                ["fifo", "capacity", "drf", "sjf", "srtf", "tetris", "carbyne", "sparrow"].contains(&preset.name());
+            let rests = ["amalgam", "fifo", "capacity", "drf", "sjf", "srtf", "tetris", "carbyne", "sparrow"]
+                .contains(&preset.name());
             assert_eq!(rested.results.mattered < rested.results.events, rests, "{}", preset.name());
         }
     }

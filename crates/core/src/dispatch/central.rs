@@ -49,7 +49,7 @@ impl Dispatcher {
                 out.record(Record::StaleGrant { from, grant });
                 continue;
             };
-            self.scheduler.on_freed(now, booking.job, booking.resources);
+            self.scheduler.on_freed(now, &booking);
             if !nodes.contains(&booking.node) {
                 nodes.push(booking.node);
             }
@@ -81,9 +81,11 @@ impl Dispatcher {
         own
     }
 
-    /// Places asks that have waited long enough for room near their input.
+    /// Places asks that have waited long enough for room near their input, or for work of others beyond what those are
+    /// entitled to.
     pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Confirmation, out: &mut Outbox) {
-        if self.scheduler.widen(now, &mut self.rooms) {
+        let reviews = self.scheduler.next_reclaim().is_some_and(|at| at <= now);
+        if self.scheduler.widen(now, &mut self.rooms) || reviews {
             self.decide(now, &[], claims, out);
         }
     }
@@ -93,7 +95,17 @@ impl Dispatcher {
         if self.settings.decide == Decide::OnEvents {
             self.fill(now, nodes, None, claims, out);
             self.fill_cluster(now, false, claims, out);
+            self.reclaim(now, claims, out);
         }
+    }
+
+    /// Preempts work of jobs beyond what they are entitled to for tasks that wait, if it is time.
+    fn reclaim(&mut self, now: Instant, claims: &mut dyn Confirmation, out: &mut Outbox) {
+        let Dispatcher { scheduler, rooms, .. } = self;
+        scheduler.reclaim(now, rooms, &mut |rooms, proposal, may_be_preempted| {
+            claims.confirm_instead(rooms, proposal, may_be_preempted)
+        });
+        claims.announce(out);
     }
 
     /// In heartbeat mode, the room of a node is assigned when it reports.

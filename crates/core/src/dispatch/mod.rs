@@ -20,7 +20,7 @@ use crate::policy::Calibration;
 use crate::policy::inter_job::QueueTree;
 use crate::protocol::{Address, AdmittedJob, JobOutcome, Refusal, RefusalKind, ToClient, ToMaster};
 use crate::role::{Change, Outbox};
-use crate::scheduling::{ClaimError, Granting, Ledger, NodeState, Scheduler};
+use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState, Scheduler};
 use crate::vocabulary::{
     Chance, ClientId, Duration, GrantId, HostId, Instant, JobId, JobNumbers, Kinds, NodeId, QueueId, QueueSettings,
 };
@@ -123,6 +123,20 @@ pub trait Confirmation {
     /// # Errors
     /// If there is no room after all.
     fn confirm(&mut self, rooms: &mut Ledger, proposal: &Granting) -> Result<GrantId, ClaimError>;
+
+    /// Confirms it in place of other bookings, which are preempted if there is no room; the function selects which may be.
+    /// Returns the grant and what is preempted.
+    ///
+    /// # Errors
+    /// If these bookings hold too little, or nothing is preempted here.
+    fn confirm_instead(
+        &mut self,
+        _rooms: &mut Ledger,
+        _proposal: &Granting,
+        _may_be_preempted: &dyn Fn(&Booking) -> bool,
+    ) -> Result<(GrantId, Vec<Booking>), ClaimError> {
+        Err(ClaimError::NoRoom)
+    }
 
     /// Sends what was confirmed since the last call.
     fn announce(&mut self, out: &mut Outbox);

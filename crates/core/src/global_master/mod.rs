@@ -281,14 +281,14 @@ impl GlobalMaster {
         for booking in booked.iter().filter(|booking| is_known(&booking.grant)) {
             if !held.contains_key(&(booking.grant.epoch, booking.grant.number)) {
                 self.dispatch.rooms.free(booking.grant);
-                self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+                self.dispatch.scheduler.on_freed(now, &booking);
             }
         }
         let booked: BTreeSet<(Epoch, u64)> =
             booked.iter().map(|booking| (booking.grant.epoch, booking.grant.number)).collect();
         for (_, booking) in held.iter().filter(|(grant, _)| !booked.contains(grant)) {
             self.dispatch.rooms.adopt(*booking);
-            self.dispatch.scheduler.on_adopted(booking.job, booking.resources);
+            self.dispatch.scheduler.on_adopted(booking);
         }
     }
 
@@ -375,7 +375,7 @@ impl GlobalMaster {
         let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
         for booking in booked {
             self.dispatch.rooms.free(booking.grant);
-            self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+            self.dispatch.scheduler.on_freed(now, &booking);
         }
         self.sharing.on_held(node, Box::default());
     }

@@ -14,11 +14,13 @@ pub(super) struct Claims {
     next: u64,
     pub(super) tokens: Tokens,
     confirmed: Vec<Grant>,
+    /// What is preempted, and the jobs for which it is.
+    preempted: Vec<(Booking, JobId)>,
 }
 
 impl Claims {
     pub(super) fn new(epoch: Epoch, sealing: Sealing) -> Claims {
-        Claims { epoch, next: 1, tokens: Tokens::new(sealing), confirmed: Vec::new() }
+        Claims { epoch, next: 1, tokens: Tokens::new(sealing), confirmed: Vec::new(), preempted: Vec::new() }
     }
 
     pub(super) fn epoch(&self) -> Epoch {
@@ -54,8 +56,31 @@ impl dispatch::Confirmation for Claims {
         Ok(id)
     }
 
-    /// Sends the confirmed grants, one message per job.
+    fn confirm_instead(
+        &mut self,
+        ledger: &mut Ledger,
+        proposal: &Granting,
+        may_be_preempted: &dyn Fn(&Booking) -> bool,
+    ) -> Result<(GrantId, Vec<Booking>), ClaimError> {
+        let Granting { ask, node, resources, rule, passed_over, prediction } = *proposal;
+        let id = GrantId { epoch: self.epoch, number: self.next, slot: ledger.next_slot() };
+        let victims = ledger.claim_instead(Booking { grant: id, job: ask.job, node, resources }, may_be_preempted)?;
+        self.next += 1;
+        let (generation, shared_gpu) = (self.tokens.generation(), ledger.shared_gpu(id));
+        self.confirmed.push(Grant { id, ask, node, rule, passed_over, generation, prediction, shared_gpu });
+        self.preempted.extend(victims.iter().map(|victim| (*victim, ask.job)));
+        Ok((id, victims))
+    }
+
+    /// Sends the confirmed grants, one message per job, and has nodes stop what is preempted for them.
     fn announce(&mut self, out: &mut Outbox) {
+        self.preempted.sort_by_key(|(victim, by)| (victim.node, *by, victim.grant));
+        for victims in self.preempted.chunk_by(|(a, for_a), (b, for_b)| (a.node, for_a) == (b.node, for_b)) {
+            let (Booking { node, .. }, by) = victims[0];
+            let grants = victims.iter().map(|(victim, _)| victim.grant).collect();
+            out.send(node, ToNode::Preempt { grants, by });
+        }
+        self.preempted.clear();
         self.confirmed.sort_by_key(|grant| (grant.ask.job, grant.id.number));
         for grants in self.confirmed.chunk_by(|a, b| a.ask.job == b.ask.job) {
             out.send(grants[0].ask.job, ToJobManager::Granted { grants: grants.to_vec() });
@@ -75,7 +100,7 @@ impl Master {
             && self.dispatch.scheduler.may_hold(attempt.job, resources)
             && let Ok(grant) = self.claims.book(&mut self.dispatch.rooms, attempt.job, node, *resources)
         {
-            self.dispatch.scheduler.on_adopted(attempt.job, *resources);
+            self.dispatch.scheduler.on_adopted(&Booking { grant, job: attempt.job, node, resources: *resources });
             out.send(node, ToNode::Promote { attempt, grant: Some(grant) });
         }
     }

@@ -384,7 +384,7 @@ impl Master {
         for booking in booked {
             if !held.contains(&(booking.grant.epoch, booking.grant.number)) {
                 self.dispatch.rooms.free(booking.grant);
-                self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+                self.dispatch.scheduler.on_freed(now, &booking);
             }
         }
         let mut without_owner = BTreeSet::new();
@@ -401,7 +401,7 @@ impl Master {
             if let Some(grant) = attempt.grant.filter(|grant| self.dispatch.rooms.booking(*grant).is_none()) {
                 let booking = Booking { grant, job, node, resources: attempt.resources };
                 self.dispatch.rooms.adopt_at(booking, attempt.shared_gpu);
-                self.dispatch.scheduler.on_adopted(job, attempt.resources);
+                self.dispatch.scheduler.on_adopted(&booking);
             }
         }
         for job in without_owner {
@@ -550,7 +550,7 @@ impl Master {
         let booked: Vec<Booking> = self.dispatch.rooms.bookings_on(node).collect();
         for booking in booked {
             self.dispatch.rooms.free(booking.grant);
-            self.dispatch.scheduler.on_freed(now, booking.job, booking.resources);
+            self.dispatch.scheduler.on_freed(now, &booking);
         }
         self.dispatch.scheduler.on_capacity(self.dispatch.rooms.capacity());
         out.record(Record::NodeLost { node });

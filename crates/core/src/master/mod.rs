@@ -303,8 +303,9 @@ impl Role for Master {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let beat = self.federated.as_ref().and_then(|federated| federated.next_beat());
-        let dispatch =
-            [self.dispatch.next_turns(), self.dispatch.next_forgetting(), self.dispatch.scheduler.next_widening()];
+        let scheduler = &self.dispatch.scheduler;
+        let dispatch = [self.dispatch.next_turns(), self.dispatch.next_forgetting()];
+        let dispatch = dispatch.into_iter().chain([scheduler.next_widening(), scheduler.next_reclaim()]);
         let reviews = [self.nodes.next_review(), self.publication.due, beat].into_iter().chain(dispatch);
         reviews.flatten().min()
     }

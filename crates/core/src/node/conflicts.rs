@@ -5,7 +5,9 @@ use super::{Attempt, NodeAgent, State};
 use crate::protocol::{Address, Launch, Steer, TheExecutor, TheMaster, ToExecutor, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record};
 use crate::vocabulary::resources::CPU;
-use crate::vocabulary::{AttemptId, EndReason, Ended, ExecutionType, GrantId, Instant, Resources, Totals, Usage};
+use crate::vocabulary::{
+    AttemptId, EndReason, Ended, ExecutionType, GrantId, Instant, JobId, Resources, Totals, Usage,
+};
 use std::sync::Arc;
 
 impl Attempt {
@@ -114,10 +116,23 @@ impl NodeAgent {
         if was_here || !self.attempts.contains(&by) {
             return;
         }
-        let is_preemptible = |attempt: &Attempt| attempt.grant.is_some_and(|grant| of.contains(&grant));
-        let victims: Vec<AttemptId> =
-            self.attempts.iter().filter(|(_, attempt)| is_preemptible(attempt)).map(|(id, _)| id).collect();
-        victims.into_iter().for_each(|victim| self.preempt(now, victim, by, out));
+        self.held_under(of).into_iter().for_each(|victim| self.preempt(now, victim, by, out));
+    }
+
+    /// The master preempts attempts for a task of this job, which it granted their room.
+    pub(super) fn on_preempt(&mut self, now: Instant, grants: &[GrantId], by: JobId, out: &mut Outbox) {
+        for victim in self.held_under(grants) {
+            let entry = &self.attempts[&victim];
+            if !matches!(entry.state, State::Stopping { .. } | State::Ended(_)) {
+                out.record(Record::Reclaiming { task: entry.task, attempt: victim, node: self.node, by });
+                self.on_stop(now, victim, EndReason::Preempted, self.settings.stop_grace, out);
+            }
+        }
+    }
+
+    fn held_under(&self, grants: &[GrantId]) -> Vec<AttemptId> {
+        let holds_one = |attempt: &Attempt| attempt.grant.is_some_and(|grant| grants.contains(&grant));
+        self.attempts.iter().filter(|(_, attempt)| holds_one(attempt)).map(|(id, _)| id).collect()
     }
 
     pub(super) fn preempt(&mut self, now: Instant, victim: AttemptId, by: AttemptId, out: &mut Outbox) {

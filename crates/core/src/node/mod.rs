@@ -215,6 +215,7 @@ impl NodeAgent {
             },
             ToNode::Launch(launch) => self.on_launch(now, from, launch, out),
             ToNode::LaunchInstead { launch, of } => self.on_launch_instead(now, from, launch, &of, out),
+            ToNode::Preempt { grants, by } => self.on_preempt(now, &grants, by, out),
             ToNode::Probe(probe) => self.on_probe(now, probe, out),
             ToNode::Cancel { probes } => self.on_cancel(now, &probes, out),
             ToNode::Executor(ExecutorReport::Started { attempt, .. }) => self.on_started(now, from, attempt, out),

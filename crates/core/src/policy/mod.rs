@@ -57,6 +57,22 @@ pub trait InterJobPolicy: Send {
         Vec::new()
     }
 
+    /// Whether the order does not consider some job as it should before the next call of `standings`.
+    fn has_new_jobs(&self) -> bool {
+        false
+    }
+
+    /// Whether the job's queue, or one above it, is guaranteed what it would hold with this much more.
+    fn is_guaranteed(&self, _job: JobSlot, _more: &Resources) -> bool {
+        false
+    }
+
+    /// What jobs hold and are entitled to, for orders under which a job's work beyond that may be preempted; otherwise
+    /// empty.
+    fn standings(&mut self) -> Vec<Standing> {
+        Vec::new()
+    }
+
     /// The next ask for this offer; `None` if no open ask fits it.
     fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk>;
 
@@ -82,6 +98,14 @@ pub trait InterJobPolicy: Send {
     fn rule(&self) -> Rule;
 
     fn queue_usage(&self, queue: QueueId) -> QueueUsage;
+}
+
+/// What a job holds, and what it is entitled to now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    pub job: JobSlot,
+    pub used: Totals,
+    pub due: Totals,
 }
 
 /// The new limit of what a job's guaranteed tasks may hold in total.

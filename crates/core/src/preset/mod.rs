@@ -142,15 +142,15 @@ impl Preset {
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let unused = || Box::new(placement::NextFit::default());
         let (placement, settings): (Box<dyn PlacementPolicy>, _) = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booker::Master { placement, reserve_after }, delays, .. }) => {
+            Scheduling::Booked(Booked { by: Booker::Master { placement, reserve_after, reclaim }, delays, .. }) => {
                 let placement = placement.policy(Chance::new(self.seed, "placement"));
-                (placement, SchedulerSettings { reserve_after: Some(reserve_after), delays })
+                (placement, SchedulerSettings { reserve_after: Some(reserve_after), delays, reclaim })
             }
             Scheduling::Booked(Booked { by: Booker::GlobalMasters { .. }, delays, .. }) => {
-                (unused(), SchedulerSettings { reserve_after: None, delays })
+                (unused(), SchedulerSettings { reserve_after: None, delays, reclaim: None })
             }
             Scheduling::Probed(_) | Scheduling::Entitled(_) => {
-                (unused(), SchedulerSettings { reserve_after: None, delays: Delays::NONE })
+                (unused(), SchedulerSettings { reserve_after: None, delays: Delays::NONE, reclaim: None })
             }
         };
         Scheduler::new(self.inter_job(queues), placement, settings)
@@ -224,7 +224,7 @@ impl Preset {
         let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
         let placement = Box::new(placement::Partitions::new(federation, own, scatter));
         // Global masters reserve no nodes: another one may use them.
-        let of_scheduler = SchedulerSettings { reserve_after: None, delays };
+        let of_scheduler = SchedulerSettings { reserve_after: None, delays, reclaim: None };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
         // The time until the other global masters know of it and the launch of one of them has arrived.
         let first_refusal = report_changes_after.map(|after| after + after);

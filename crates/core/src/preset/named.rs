@@ -12,7 +12,7 @@ use crate::policy::inter_job::InterJob;
 use crate::policy::inter_job::Within;
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{Mix, Quota};
-use crate::scheduling::Delays;
+use crate::scheduling::{Delays, Reclaim};
 use crate::vocabulary::Duration;
 
 /// A few heartbeats each; the usual value (Spark's `spark.locality.wait`).
@@ -62,7 +62,8 @@ const ENTITLED: Entitled = Entitled {
     assumed_run_time: None,
 };
 
-const BY_MASTER: Booker = Booker::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30) };
+const BY_MASTER: Booker =
+    Booker::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30), reclaim: None };
 
 /// A preset in which the master books every task.
 const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
@@ -94,6 +95,21 @@ impl Preset {
 
     pub const TETRIS: Preset =
         central("tetris", InterJob::Tetris { fairness: TETRIS_FAIRNESS }, DemandOrder::Everything(IntraJob::Tetris));
+
+    pub const AMALGAM: Preset = booked(
+        "amalgam",
+        Booked {
+            by: Booker::Master {
+                placement: Placement::NextFit,
+                reserve_after: Duration::from_secs(30),
+                reclaim: Some(Reclaim { lost: 20_000 }),
+            },
+            inter_job: InterJob::FairSojourn,
+            demand: DemandOrder::Everything(IntraJob::CriticalPath),
+            delays: DELAYS,
+            opportunistic: None,
+        },
+    );
 
     /// Ousterhout et al. 2013: Sparrow, with d = 2.
     pub const SPARROW: Preset = Preset::new("sparrow", Scheduling::Probed(SPARROW));
@@ -181,8 +197,16 @@ impl Preset {
     pub const HYBRID: [Preset; 2] = [Preset::MERCURY, Preset::MERCURY_PLUS];
 
     /// Presets in which the master places tasks, in an order of jobs.
-    pub const CENTRAL: &[Preset] =
-        &[Preset::FIFO, Preset::CAPACITY, Preset::DRF, Preset::SJF, Preset::SRTF, Preset::TETRIS, Preset::CARBYNE];
+    pub const CENTRAL: &[Preset] = &[
+        Preset::AMALGAM,
+        Preset::FIFO,
+        Preset::CAPACITY,
+        Preset::DRF,
+        Preset::SJF,
+        Preset::SRTF,
+        Preset::TETRIS,
+        Preset::CARBYNE,
+    ];
 
     /// Presets in which job managers send every task to nodes' queues.
     pub const DISTRIBUTED: [Preset; 1] = [Preset::SPARROW];

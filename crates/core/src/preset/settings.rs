@@ -7,7 +7,7 @@ use crate::node::{OpportunisticRules, ReportWaits};
 use crate::policy::inter_job::{InterJob, Within};
 use crate::policy::placement::CompletionSettings;
 use crate::policy::{Mix, Quota};
-use crate::scheduling::Delays;
+use crate::scheduling::{Delays, Reclaim};
 use crate::vocabulary::Duration;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,9 @@ pub enum Booker {
         placement: Placement,
         /// An ask that found no room for this long gets a node reserved.
         reserve_after: Duration,
+        /// Work of jobs beyond what they are entitled to is preempted for others; `None` if none is.
+        #[serde(default)]
+        reclaim: Option<Reclaim>,
     },
     /// Global masters, over all clusters of a federation, whose masters verify each booking.
     GlobalMasters {

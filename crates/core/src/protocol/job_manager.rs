@@ -293,6 +293,10 @@ pub enum Rule {
     Packing,
     /// No job needed the room now.
     Leftover,
+    /// The job that would be done first with fair shares.
+    FairSojourn,
+    /// Its job has less than it is entitled to, and tasks of jobs that have more are preempted.
+    Reclaimed,
 }
 
 /// A job as the master admitted it: names are resolved.
@@ -347,6 +351,8 @@ impl fmt::Display for Rule {
             Rule::Turn => "round robin over the queues, then priority and order of submission",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",
+            Rule::Reclaimed => "less than the job is entitled to, while others have more",
+            Rule::FairSojourn => "priority, then the earlier end with fair shares",
             Rule::ShortestRemaining => "priority, then least remaining work",
             Rule::Leftover => "leftover room that no job needs now",
         })

@@ -57,6 +57,8 @@ pub enum ToNode {
     Forget { job: JobId },
     /// A report of the node's executor.
     Executor(ExecutorReport),
+    /// What runs or waits there under these grants is preempted for a task of this job, which was granted their room.
+    Preempt { grants: Box<[GrantId]>, by: JobId },
 }
 
 impl ToNode {
@@ -74,6 +76,7 @@ impl ToNode {
             | ToNode::Welcome(_)
             | ToNode::RegisterAgain
             | ToNode::Steer(_)
+            | ToNode::Preempt { .. }
             | ToNode::Move { .. } => Some(Address::Master),
             ToNode::Greeting(_)
             | ToNode::ResendEnds { .. }

@@ -130,6 +130,7 @@ impl ToNode {
             | ToNode::Acknowledge { .. }
             | ToNode::Disown { .. }
             | ToNode::Forget { .. } => 32,
+            ToNode::Preempt { .. } => 33,
         }
     }
 }

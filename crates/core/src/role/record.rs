@@ -264,6 +264,13 @@ pub enum Record {
         node: NodeId,
         why: TokenFault,
     },
+    /// The node stops an attempt of a job that holds more than it is entitled to, for a task of a job that holds less.
+    Reclaiming {
+        task: TaskId,
+        attempt: AttemptId,
+        node: NodeId,
+        by: JobId,
+    },
 }
 
 /// Why an attempt that waits got a duplicate.
@@ -333,6 +340,7 @@ impl Record {
             | Record::Retried { task, .. }
             | Record::Orphaned { task, .. }
             | Record::Preempting { task, .. }
+            | Record::Reclaiming { task, .. }
             | Record::Yielding { task, .. }
             | Record::Resumed { task, .. }
             | Record::TokenRefused { task, .. }

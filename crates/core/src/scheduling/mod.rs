@@ -17,4 +17,4 @@ pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTa
 pub use locality::Delays;
 pub use node_queue::{Lack, NodeQueue};
 pub use request_queue::RequestQueue;
-pub use scheduler::{Blocked, Granting, Scheduler, SchedulerSettings, explain_fit};
+pub use scheduler::{Blocked, ConfirmInstead, Granting, Reclaim, Scheduler, SchedulerSettings, explain_fit};

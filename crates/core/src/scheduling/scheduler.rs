@@ -6,11 +6,13 @@
 
 mod gangs;
 mod reasons;
+mod reclaim;
 mod reservations;
 
 pub use reasons::explain_fit;
+pub use reclaim::{ConfirmInstead, Reclaim};
 
-use super::ledger::{ClaimError, Ledger};
+use super::ledger::{Booking, ClaimError, Ledger};
 use super::locality::{Delays, Reach, local_nodes};
 use super::predicting::{Outlook, Pace, Waiting};
 use super::request_queue::{OpenRequest, RequestQueue};
@@ -25,6 +27,7 @@ use crate::vocabulary::{
     Prediction, QueueId, Resources, Route, Totals, UserId,
 };
 use gangs::Gangs;
+use reclaim::Holdings;
 use reservations::Reservation;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,6 +55,8 @@ pub struct Scheduler {
     /// The slot at which the next search for late tasks starts.
     looked_at: AskSlot,
     gangs: Gangs,
+    /// Set if work of jobs beyond what they are entitled to may be preempted.
+    holdings: Option<Box<Holdings>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +64,8 @@ pub struct SchedulerSettings {
     /// How long an ask finds no room before a node is reserved for it; `None`: never.
     pub reserve_after: Option<Duration>,
     pub delays: Delays,
+    /// Whether work of jobs beyond what they are entitled to is preempted for others, and how much.
+    pub reclaim: Option<Reclaim>,
 }
 
 /// Where there is room for an ask that found none before.
@@ -118,6 +125,7 @@ impl Scheduler {
             open_asks: 0,
             looked_at: 0,
             gangs: Gangs::default(),
+            holdings: settings.reclaim.map(|rules| Box::new(Holdings::new(rules))),
         }
     }
 
@@ -295,18 +303,26 @@ impl Scheduler {
     }
 
     /// The job holds resources that this scheduler did not assign.
-    pub fn on_adopted(&mut self, id: JobId, resources: Resources) {
-        if let Some(job) = self.queue.job_slot(id) {
+    pub fn on_adopted(&mut self, booking: &Booking) {
+        let resources = booking.resources;
+        if let Some(job) = self.queue.job_slot(booking.job) {
             self.queue.job_mut(job).bookings += 1;
             self.pace.on_held(&resources);
+            if let Some(holdings) = &mut self.holdings {
+                holdings.on_held(Instant::ZERO, job, booking.grant);
+            }
             self.inter_job.on_change(&DemandChange::Taken { job, resources });
         }
     }
 
-    pub fn on_freed(&mut self, now: Instant, id: JobId, resources: Resources) {
-        if let Some(job) = self.queue.job_slot(id) {
+    pub fn on_freed(&mut self, now: Instant, booking: &Booking) {
+        let resources = booking.resources;
+        if let Some(job) = self.queue.job_slot(booking.job) {
             self.queue.job_mut(job).bookings -= 1;
             self.pace.on_freed(now, &resources);
+            if let Some(holdings) = &mut self.holdings {
+                holdings.on_freed(job, booking.grant);
+            }
             self.inter_job.on_change(&DemandChange::Freed { job, resources });
             self.forget_if_done(job);
         }
@@ -411,6 +427,9 @@ impl Scheduler {
             }
         }
         self.settled = ledger.growths();
+        if let Some(holdings) = self.holdings.as_mut().filter(|_| !blocked.is_empty()) {
+            holdings.on_blocked();
+        }
         blocked
     }
 
@@ -536,6 +555,9 @@ impl Scheduler {
         self.queue.job_mut(job).bookings += 1;
         self.count_open(open, left);
         self.pace.on_held(&resources);
+        if let Some(holdings) = &mut self.holdings {
+            holdings.on_held(now, job, grant);
+        }
         self.inter_job.outcome(choice.ask, Outcome::Started);
         if left == 0 {
             self.gangs.parked.remove(&choice.ask);

@@ -128,6 +128,13 @@ fn of_run_record(record: &Record, names: &dyn Names) -> Option<Line> {
                 format!("{task_name} on {node_name} is preempted for the guaranteed attempt {by} of job {}", by.job);
             about_attempt(Kind::Preempting, *task, *attempt, *node, text)
         }
+        Record::Reclaiming { task, attempt, node, by } => {
+            let (task_name, node_name) = (names.task(*task), names.node(*node));
+            let text = format!(
+                "{task_name} on {node_name} is preempted for job {by}: this job holds more than it is entitled to, and that one less"
+            );
+            about_attempt(Kind::Preempting, *task, *attempt, *node, text)
+        }
         Record::Yielding { task, attempt, node, by } => {
             let (task_name, node_name) = (names.task(*task), names.node(*node));
             let text = format!(

@@ -183,7 +183,9 @@ fn a_large_task_does_not_starve_behind_small_ones() {
             world.submit(job(vec![stage("s", 500, length, 1_000)]));
         }
         world.run_for(Duration::from_secs(20));
-        assert_eq!(world.outcome(large), None, "{}: without a reservation it does not start", preset.name());
+        if preset != Preset::AMALGAM {
+            assert_eq!(world.outcome(large), None, "{}: without a reservation it does not start", preset.name());
+        }
         world.run_for(Duration::from_secs(30));
         assert_eq!(world.outcome(large), Some(JobOutcome::Succeeded), "{}: {:?}", preset.name(), world.why(large));
     }
@@ -194,7 +196,7 @@ fn a_large_task_does_not_starve_behind_small_ones() {
 fn a_node_kept_for_a_task_that_found_room_elsewhere_is_released_at_once() {
     let mut preset = Preset::DRF;
     let reserve_after = Duration::from_secs(5);
-    preset.booked_mut().unwrap().by = Booker::Master { placement: Placement::NextFit, reserve_after };
+    preset.booked_mut().unwrap().by = Booker::Master { placement: Placement::NextFit, reserve_after, reclaim: None };
     let mut world = World::new(preset);
     world.start_server();
     for zone in ["a", "b"] {

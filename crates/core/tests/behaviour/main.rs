@@ -26,6 +26,7 @@ mod placement;
 mod places;
 mod predictions;
 mod probes;
+mod reclaim;
 mod recurring;
 mod reliability;
 mod replay;

@@ -193,7 +193,8 @@ fn no_room_stays_empty_that_an_open_ask_could_use() {
         [Placement::BestFit, Placement::WorstFit, Placement::Random, Placement::PowerOfTwo, Placement::Aligned];
     let with = |placement| {
         let mut preset = Preset::FIFO;
-        preset.booked_mut().unwrap().by = Booker::Master { placement, reserve_after: Duration::from_secs(30) };
+        preset.booked_mut().unwrap().by =
+            Booker::Master { placement, reserve_after: Duration::from_secs(30), reclaim: None };
         preset
     };
     for preset in Preset::CENTRAL.iter().copied().chain(placements.map(with)) {

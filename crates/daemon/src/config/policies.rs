@@ -63,7 +63,7 @@ impl Policies {
             [("placement", self.placement.map(|key| key.at)), ("reserve_after", self.reserve_after.map(|key| key.at))];
         let Some((key, at)) = keys.into_iter().find_map(|(key, at)| Some((key, at?))) else { return Ok(()) };
         let foreign = foreign(at, key, central, preset);
-        let Some(Booked { by: Booker::Master { placement, reserve_after }, .. }) = preset.booked_mut() else {
+        let Some(Booked { by: Booker::Master { placement, reserve_after, .. }, .. }) = preset.booked_mut() else {
             return Err(foreign);
         };
         *placement = value(self.placement, *placement);

@@ -193,7 +193,7 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     ];
     settings.demand = DemandOrder::Yielding(Yielding { plans: one_of(chance, &within), leftover, altruism });
     let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
-    settings.by = Booker::Master { placement, reserve_after };
+    settings.by = Booker::Master { placement, reserve_after, reclaim: None };
     yielding
 }
 

@@ -1,5 +1,6 @@
 //! What queues, users and jobs use, and the most that they may use: the accounts behind every order of jobs.
 
+use super::fair_clock::{FairClock, InFairShares};
 use super::queue_tree::WHOLE;
 use super::{Demand, FitIndex, QueueTree, fair_shares};
 use crate::policy::{Alignment, AskSlot, DemandChange, JobSlot, Offer, Outcome, QueueUsage};
@@ -27,6 +28,8 @@ pub struct Accounts {
     /// Parked asks that only a limit kept from the current offer: there may be room for them now.
     limited: Vec<AskSlot>,
     starts: u64,
+    /// A job has reported its work for the first time since the jobs were placed in the order of their queues.
+    pub(super) has_new: bool,
 }
 
 /// Value for jobs that do not have exactly one ask.
@@ -39,6 +42,7 @@ pub struct QueueAccount {
     pub share: u64,
     /// When it was last served: the number of starts in the cluster until then.
     pub served_at: u64,
+    pub(super) clock: FairClock,
     maximum: Totals,
     user_maximum: Totals,
     users: BTreeMap<UserId, Totals>,
@@ -58,10 +62,13 @@ pub struct JobAccount {
     pub asks: Vec<AskSlot>,
     /// One for each priority of its asks, the highest first; at least one.
     pub levels: Vec<Level>,
+    /// What it holds and what its open tasks request.
+    pub wanted: Totals,
     work: JobWork,
     /// The time for which all of its work, and its remaining work, would occupy the whole cluster; in nanoseconds.
     pub total_time: u64,
     pub remaining_time: u64,
+    pub(super) fair: InFairShares,
     /// The maximum of its dominant share, in millionths; not applied while it holds nothing.
     pub most: Option<u64>,
 }
@@ -106,7 +113,7 @@ impl AskAccount {
 }
 
 impl JobAccount {
-    fn new(id: JobId, queue: QueueId, user: UserId, priority: i32) -> JobAccount {
+    fn new(id: JobId, queue: QueueId, user: UserId, priority: i32, fair: InFairShares) -> JobAccount {
         JobAccount {
             id,
             queue,
@@ -115,9 +122,11 @@ impl JobAccount {
             share: 0,
             asks: Vec::new(),
             levels: vec![Level::new(priority)],
+            wanted: Totals::ZERO,
             work: JobWork::default(),
             total_time: 0,
             remaining_time: 0,
+            fair,
             most: None,
         }
     }
@@ -147,6 +156,11 @@ impl JobAccount {
         &mut self.levels[at]
     }
 
+    pub(super) fn set_work(&mut self, work: JobWork, capacity: &Totals) {
+        self.work = work;
+        self.weigh(capacity);
+    }
+
     /// Measures what it holds and its work against the cluster's capacity.
     fn weigh(&mut self, capacity: &Totals) {
         self.share = self.used.dominant_share(capacity);
@@ -170,6 +184,7 @@ impl Accounts {
             only_ask: Vec::new(),
             limited: Vec::new(),
             starts: 0,
+            has_new: false,
         };
         accounts.on_capacity(Totals::ZERO);
         accounts
@@ -188,20 +203,19 @@ impl Accounts {
         match *change {
             DemandChange::Capacity(total) => self.on_capacity(total),
             DemandChange::JobAdded { job, id, queue, user, priority } => {
-                put(&mut self.jobs, job, JobAccount::new(id, queue, user, priority));
+                let fair = self.clock(queue).enter();
+                put(&mut self.jobs, job, JobAccount::new(id, queue, user, priority, fair));
             }
             DemandChange::JobRemoved { job } => {
                 assert!(
                     self.job(job).asks.is_empty() && self.job(job).used == Totals::ZERO,
                     "a job left asks or resources"
                 );
+                self.leave_fair_shares(job);
                 self.jobs[job as usize] = None;
             }
             DemandChange::Work { job, work } => {
-                let capacity = self.capacity;
-                let account = self.job_mut(job);
-                account.work = work;
-                account.weigh(&capacity);
+                self.on_work(job, work);
                 return Some(job);
             }
             DemandChange::AllowanceRequest { .. } => {}
@@ -259,7 +273,7 @@ impl Accounts {
         self.unpark_all();
     }
 
-    fn job_mut(&mut self, job: JobSlot) -> &mut JobAccount {
+    pub(super) fn job_mut(&mut self, job: JobSlot) -> &mut JobAccount {
         self.jobs[job as usize].as_mut().expect("a job slot in use")
     }
 
@@ -283,8 +297,11 @@ impl Accounts {
 
     /// Limits jobs to their fair shares with these weights.
     pub fn limit_to_fair_shares(&mut self, weights: &[(JobSlot, u64)]) {
-        let demands =
-            weights.iter().map(|&(job, weight)| Demand { weight, wanted: self.wanted(job), most: u64::from(WHOLE) });
+        let demands = weights.iter().map(|&(job, weight)| Demand {
+            weight,
+            wanted: self.job(job).wanted,
+            most: u64::from(WHOLE),
+        });
         let shares = fair_shares(&demands.collect::<Vec<_>>(), &self.capacity);
         for (&(job, _), fair) in weights.iter().zip(shares) {
             self.job_mut(job).most = Some(fair.share);
@@ -296,17 +313,6 @@ impl Accounts {
         let is_active = |job: &JobAccount| job.has_open() || job.used != Totals::ZERO;
         let slots = self.jobs.iter().enumerate();
         slots.filter(move |(_, job)| job.as_ref().is_some_and(is_active)).map(|(slot, _)| slot as JobSlot)
-    }
-
-    /// The resources that the job holds, and those of its open tasks.
-    fn wanted(&self, job: JobSlot) -> Totals {
-        let mut wanted = self.job(job).used;
-        for ask in self.job(job).asks.iter().map(|&ask| self.ask(ask)) {
-            for (amount, &of_one) in wanted.0.iter_mut().zip(&ask.shape.0) {
-                *amount = amount.saturating_add(u64::from(of_one).saturating_mul(ask.open));
-            }
-        }
-        wanted
     }
 
     fn set_rank(&mut self, ask: AskSlot, rank: u32) {
@@ -326,7 +332,7 @@ impl Accounts {
     fn set_open(&mut self, ask: AskSlot, count: u64) {
         let account = self.asks[ask as usize].as_mut().expect("an ask slot in use");
         let (was_open, was_fresh) = (account.open > 0, account.open > 0 && !account.parked);
-        account.open = count;
+        let (shape, before) = (account.shape, std::mem::replace(&mut account.open, count));
         if count == 0 {
             account.parked = false;
             self.index.set_parked(ask, false);
@@ -336,7 +342,10 @@ impl Accounts {
         }
         let (is_open, is_fresh) = (count > 0, count > 0 && !account.parked);
         let (job, priority) = (account.job, account.priority);
-        let level = self.job_mut(job).level_mut(priority);
+        let entry = self.job_mut(job);
+        entry.wanted.sub_times(&shape, before);
+        entry.wanted.add_times(&shape, count);
+        let level = entry.level_mut(priority);
         level.open_asks = level.open_asks + u32::from(is_open) - u32::from(was_open);
         level.fresh_asks = level.fresh_asks + u32::from(is_fresh) - u32::from(was_fresh);
     }
@@ -403,6 +412,7 @@ impl Accounts {
         let capacity = self.capacity;
         let account = self.job_mut(job);
         account.used.add(resources);
+        account.wanted.add(resources);
         account.share = account.used.dominant_share(&capacity);
         let (queue, user) = (account.queue, account.user);
         self.queues[queue.0 as usize].users.entry(user).or_default().add(resources);
@@ -416,6 +426,7 @@ impl Accounts {
         let capacity = self.capacity;
         let account = self.job_mut(job);
         account.used.sub(resources);
+        account.wanted.sub(resources);
         account.share = account.used.dominant_share(&capacity);
         let (queue, user) = (account.queue, account.user);
         let users = &mut self.queues[queue.0 as usize].users;

@@ -5,8 +5,10 @@
 //! guarantee precede those above it. Queues without a guarantee come last, the smallest dominant share relative to its
 //! weight first. Leaves out: preemption. Borrowed resources return when their tasks end.
 
-use super::accounts::{JobAccount, QueueAccount};
+use super::Accounts;
+use super::accounts::QueueAccount;
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
+use crate::policy::JobSlot;
 use crate::protocol::Rule;
 use crate::vocabulary::QueueSpec;
 
@@ -26,7 +28,7 @@ impl QueueOrder for ByGuarantee {
         }
     }
 
-    fn job_rank(_: &JobAccount) -> u64 {
+    fn job_rank(_: &Accounts, _: JobSlot) -> u64 {
         0
     }
 }

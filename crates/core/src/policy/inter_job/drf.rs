@@ -10,8 +10,10 @@
 //! part by weight, among siblings with jobs, divided by the number of jobs there; guarantees are not considered. The
 //! shares are computed again when a demand has changed, in one step for each job.
 
-use super::accounts::{JobAccount, QueueAccount};
+use super::Accounts;
+use super::accounts::QueueAccount;
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
+use crate::policy::JobSlot;
 use crate::protocol::Rule;
 use crate::vocabulary::QueueSpec;
 
@@ -31,7 +33,7 @@ impl QueueOrder for ByDominantShare {
         }
     }
 
-    fn job_rank(job: &JobAccount) -> u64 {
-        job.share
+    fn job_rank(accounts: &Accounts, job: JobSlot) -> u64 {
+        accounts.job(job).share
     }
 }

@@ -5,7 +5,10 @@ mod capacity;
 mod contention;
 mod drf;
 mod entitlement;
+mod fair_clock;
+mod fair_deadlines;
 mod fair_shares;
+mod fair_sojourn;
 mod fifo;
 mod fit_index;
 mod layered;
@@ -16,6 +19,7 @@ mod shares;
 mod sjf;
 mod sojourn;
 mod srtf;
+mod standings;
 mod tetris;
 mod tree_line;
 
@@ -25,6 +29,7 @@ pub use contention::{QueueShare, violators};
 pub use drf::Drf;
 pub use entitlement::{Entitlement, Within};
 pub use fair_shares::{Demand, fair_shares};
+pub use fair_sojourn::FairSojourn;
 pub use fifo::Fifo;
 pub use fit_index::FitIndex;
 pub use layered::Layered;
@@ -56,6 +61,8 @@ pub enum InterJob {
     Tetris { fairness: u32 },
     /// Queues take turns.
     RoundRobin,
+    /// Dominant resource fairness between queues; in a queue the job that would be done first with fair shares.
+    FairSojourn,
 }
 
 impl InterJob {
@@ -68,6 +75,7 @@ impl InterJob {
             InterJob::Drf { strict: true } => Box::new(Drf::strict(queues)),
             InterJob::Sjf => Box::new(Sjf::new(queues)),
             InterJob::Srtf => Box::new(Srtf::new(queues)),
+            InterJob::FairSojourn => Box::new(FairSojourn::new(queues)),
             InterJob::RoundRobin => Box::new(RoundRobin::new(queues)),
             InterJob::Tetris { fairness } => Box::new(Tetris::new(queues, fairness)),
         }

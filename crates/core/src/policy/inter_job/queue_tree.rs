@@ -255,6 +255,21 @@ impl QueueTree {
         &self.children[queue.0 as usize]
     }
 
+    /// The queue's part of the cluster, in millionths: what it is guaranteed, and by weight a part of what is guaranteed
+    /// to none of its active siblings. The queue counts as active.
+    pub fn part_of_cluster(&self, queue: QueueId, is_active: &impl Fn(QueueId) -> bool) -> u64 {
+        let Some(parent) = self.parent(queue) else { return u64::from(WHOLE) };
+        let siblings = self.children(parent).iter().map(|&sibling| QueueId(sibling));
+        let active = siblings.filter(|&sibling| sibling == queue || is_active(sibling));
+        let (guaranteed, weights) = active.fold((0, 0), |(guaranteed, weights), sibling| {
+            let spec = self.spec(sibling);
+            (guaranteed + u64::from(spec.guaranteed), weights + u64::from(spec.weight))
+        });
+        let rest = self.part_of_cluster(parent, is_active).saturating_sub(guaranteed);
+        let spec = self.spec(queue);
+        u64::from(spec.guaranteed) + rest * u64::from(spec.weight) / weights.max(1)
+    }
+
     /// The queue's part of an amount by weight, among active siblings. The queue counts as active.
     pub fn part_by_weight(&self, queue: QueueId, amount: u64, is_active: impl Fn(QueueId) -> bool) -> u64 {
         let mut part = u128::from(amount);

@@ -4,8 +4,10 @@
 //! Departs: queues within their shares precede those above them. If there is not enough for all, tasks of the latter
 //! would be started only to be preempted.
 
-use super::accounts::{JobAccount, QueueAccount};
+use super::Accounts;
+use super::accounts::QueueAccount;
 use super::tree_line::{QueueKey, QueueOrder, TreeLine};
+use crate::policy::JobSlot;
 use crate::protocol::Rule;
 use crate::vocabulary::QueueSpec;
 
@@ -20,7 +22,7 @@ impl QueueOrder for ByTurn {
         (account.share >= u64::from(spec.guaranteed), account.served_at)
     }
 
-    fn job_rank(_: &JobAccount) -> u64 {
+    fn job_rank(_: &Accounts, _: JobSlot) -> u64 {
         0
     }
 }

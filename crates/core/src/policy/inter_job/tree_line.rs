@@ -1,10 +1,11 @@
 //! Jobs in the leaves of a tree of queues. A [`QueueOrder`] orders siblings, and the jobs of a leaf. Maximum shares and
 //! user limits apply to every start. Jobs that do not fit are skipped.
 
-use super::accounts::{JobAccount, Level, QueueAccount};
+use super::accounts::{Level, QueueAccount};
 use super::line::{Key, ahead};
+use super::standings::standings;
 use super::{Accounts, QueueTree};
-use crate::policy::{AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage};
+use crate::policy::{AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage, Standing};
 use crate::protocol::Rule;
 use crate::vocabulary::{JobId, QueueId, QueueSpec, Resources, Totals};
 use crate::why::Why;
@@ -15,10 +16,12 @@ use std::marker::PhantomData;
 /// The order of sibling queues, and of jobs of equal priority in a leaf.
 pub trait QueueOrder: Send {
     const RULE: Rule;
+    /// Whether work of jobs beyond what they are entitled to may be preempted.
+    const ENTITLES: bool = false;
     /// The queue with the smaller key is first; among equals, the one whose name comes first.
     fn queue_key(spec: &QueueSpec, account: &QueueAccount) -> QueueKey;
     /// The job with the smaller rank is first; among equals, the one that was submitted earlier.
-    fn job_rank(job: &JobAccount) -> u64;
+    fn job_rank(accounts: &Accounts, job: JobSlot) -> u64;
 }
 
 /// Whether jobs are limited to their fair shares.
@@ -81,7 +84,7 @@ impl<O: QueueOrder> TreeLine<O> {
     fn put_in_place(&mut self, slot: JobSlot) {
         let TreeLine { accounts, lines, keys, .. } = self;
         let job = accounts.job(slot);
-        let (rank, queue) = (O::job_rank(job), job.queue);
+        let (rank, queue) = (O::job_rank(accounts, slot), job.queue);
         let key = |level: &Level| (Reverse(level.priority), rank, job.id, slot);
         if keys.len() <= slot as usize {
             keys.resize(slot as usize + 1, Vec::new());
@@ -221,6 +224,28 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
 
     fn share(&self, job: JobSlot) -> Totals {
         Totals(self.accounts.capacity.0.map(|amount| self.part_of(job, amount)))
+    }
+
+    fn is_guaranteed(&self, job: JobSlot, more: &Resources) -> bool {
+        self.accounts.is_guaranteed(job, more)
+    }
+
+    fn has_new_jobs(&self) -> bool {
+        O::ENTITLES && self.accounts.has_new
+    }
+
+    fn standings(&mut self) -> Vec<Standing> {
+        if !O::ENTITLES {
+            return Vec::new();
+        }
+        self.accounts.has_new = false;
+        let standings = standings(&mut self.accounts, O::job_rank);
+        for slot in 0..self.accounts.jobs.len() {
+            if self.accounts.jobs[slot].is_some() {
+                self.put_in_place(slot as JobSlot);
+            }
+        }
+        standings
     }
 
     fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {

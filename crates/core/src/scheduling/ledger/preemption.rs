@@ -72,6 +72,16 @@ impl Ledger {
         Ok(victims.into_iter().map(|(_, victim)| victim).collect())
     }
 
+    /// The bookings that [`Ledger::claim_instead`] would preempt; `None` if that would fail.
+    pub fn preempted_for(
+        &self,
+        booking: &Booking,
+        may_be_preempted: impl Fn(&Booking) -> bool,
+    ) -> Option<Vec<Booking>> {
+        let making = self.victims_for(booking, may_be_preempted)?;
+        Some(making.victims.into_iter().map(|(_, victim)| victim).collect())
+    }
+
     fn victims_for(&self, booking: &Booking, may_be_preempted: impl Fn(&Booking) -> bool) -> Option<Making> {
         let capacity = &self.nodes[self.index(booking.node)].capacity;
         let mut held = Held::default();

@@ -1,0 +1,329 @@
+//! Work of jobs beyond what they are entitled to is preempted for jobs that have less (Mercury, section 3: opportunistic
+//! work uses idle room until guaranteed work needs it).
+//!
+//! What a job holds up to its entitlement is guaranteed; what it holds beyond that is opportunistic, whichever task it is:
+//! a job's work is promoted when its entitlement grows. All of it is booked, so nothing has to be sent for that. The
+//! attempts that have run for the shortest time are preempted first, since they lose least.
+//!
+//! A queue gets what it is guaranteed at once. Otherwise a preemption may lose what is left of a part of all work done so
+//! far; or as much as the task has lost by waiting: it has waited for as long as the attempts had run when it came, which
+//! is at most twice as bad as the best that could be done (as with renting skis: Karlin et al. 1988).
+
+use super::{Confirm, Scheduler};
+use crate::policy::{AskSlot, JobSlot, NextAsk, Standing};
+use crate::protocol::Rule;
+use crate::scheduling::{Booking, ClaimError, Granting, Ledger};
+use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, Totals};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How much work of jobs beyond their entitlements is preempted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reclaim {
+    /// The part of all work that may be lost by preemptions, in millionths.
+    pub lost: u32,
+}
+
+/// Confirms a proposal in place of bookings that the function selects, and passes on the grant. Returns what is preempted.
+pub type ConfirmInstead<'a> =
+    dyn FnMut(&mut Ledger, &Granting, &dyn Fn(&Booking) -> bool) -> Result<(GrantId, Vec<Booking>), ClaimError> + 'a;
+
+/// Since when jobs hold their bookings, and how much work may still be lost.
+pub(super) struct Holdings {
+    rules: Reclaim,
+    /// By job slot: when each booking was made.
+    since: Vec<BTreeMap<GrantId, Instant>>,
+    /// Bookings that are being preempted.
+    leaving: Vec<GrantId>,
+    /// Work that may still be lost, in nanoseconds of a millionth of the cluster.
+    credit: u64,
+    /// The credit was counted up to this time.
+    counted_at: Instant,
+    next_review: Option<Instant>,
+    /// An ask found no room since the last review.
+    is_stale: bool,
+}
+
+impl Holdings {
+    pub(super) fn new(rules: Reclaim) -> Holdings {
+        Holdings {
+            rules,
+            since: Vec::new(),
+            leaving: Vec::new(),
+            credit: 0,
+            counted_at: Instant::ZERO,
+            next_review: None,
+            is_stale: false,
+        }
+    }
+
+    pub(super) fn on_blocked(&mut self) {
+        self.is_stale = true;
+    }
+
+    pub(super) fn on_held(&mut self, at: Instant, job: JobSlot, grant: GrantId) {
+        let job = job as usize;
+        if self.since.len() <= job {
+            self.since.resize_with(job + 1, BTreeMap::new);
+        }
+        self.since[job].insert(grant, at);
+    }
+
+    pub(super) fn on_freed(&mut self, job: JobSlot, grant: GrantId) {
+        if let Some(held) = self.since.get_mut(job as usize) {
+            held.remove(&grant);
+        }
+    }
+
+    /// Adds the credit of the work that was done since the last call, with this share of the cluster in use, in
+    /// millionths.
+    fn count(&mut self, now: Instant, in_use: u64) {
+        let passed = u128::from(now.since(self.counted_at).0);
+        let earned = passed * u128::from(in_use) * u128::from(self.rules.lost) / 1_000_000;
+        self.credit = self.credit.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX));
+        self.counted_at = now;
+    }
+}
+
+/// What a review of all jobs found.
+struct Review {
+    now: Instant,
+    standings: BTreeMap<JobSlot, Standing>,
+    /// What each job holds beyond its entitlement and would leave.
+    excess: BTreeMap<JobSlot, Totals>,
+}
+
+/// Bookings on a node that leave room for a task.
+struct Place {
+    node: NodeId,
+    victims: Vec<Booking>,
+    /// In the unit of the credit.
+    lost: u64,
+}
+
+impl Scheduler {
+    /// How often the jobs are reviewed while tasks wait.
+    const REVIEWED_EVERY: Duration = Duration::from_secs(1);
+    /// The least time between reviews, if a job is new.
+    const REVIEWED_AFTER_CHANGE: Duration = Duration::from_millis(50);
+    /// Maximum number of asks that get room by preemption in one review, and of tasks.
+    const RECLAIMING_ASKS: usize = 64;
+    const RECLAIMING_TASKS: usize = 256;
+    /// Maximum number of a job's newest bookings, and of nodes, that are examined for a task.
+    const EXAMINED_OF_JOB: usize = 64;
+    const EXAMINED_NODES: usize = 32;
+
+    /// When waiting tasks should be reviewed next.
+    pub fn next_reclaim(&self) -> Option<Instant> {
+        self.holdings.as_ref()?.next_review
+    }
+
+    /// Preempts work of jobs beyond their entitlements for asks that found no room, if it is time.
+    pub fn reclaim(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut ConfirmInstead<'_>) {
+        let Some(mut holdings) = self.holdings.take() else { return };
+        self.reclaim_with(now, &mut holdings, ledger, confirm);
+        self.holdings = Some(holdings);
+    }
+
+    fn reclaim_with(
+        &mut self,
+        now: Instant,
+        holdings: &mut Holdings,
+        ledger: &mut Ledger,
+        confirm: &mut ConfirmInstead<'_>,
+    ) {
+        if std::mem::take(&mut holdings.is_stale) || self.inter_job.has_new_jobs() {
+            let soon = holdings.counted_at + Self::REVIEWED_AFTER_CHANGE;
+            holdings.next_review = Some(holdings.next_review.map_or(soon, |at| at.min(soon)));
+        }
+        if holdings.next_review.is_some_and(|at| now < at) {
+            return;
+        }
+        let mut asks: Vec<AskSlot> = Vec::new();
+        self.inter_job.blocked(&mut |ask| {
+            asks.push(ask);
+            asks.len() == Self::RECLAIMING_ASKS
+        });
+        let in_use = self.inter_job.queue_usage(QueueId(0)).dominant_share;
+        holdings.count(now, in_use.min(1_000_000));
+        holdings.next_review = (!asks.is_empty()).then_some(now + Self::REVIEWED_EVERY);
+        if asks.is_empty() {
+            return;
+        }
+        holdings.leaving.retain(|grant| ledger.booking(*grant).is_some());
+        let mut review = self.review(now, holdings, ledger);
+        if review.excess.is_empty() {
+            return;
+        }
+        let mut newest = self.newest(&review, holdings);
+        let mut left = Self::RECLAIMING_TASKS;
+        for ask in asks {
+            while left > 0 && self.is_entitled(ask, &review) {
+                let Some(place) = self.place_instead(ask, &review, &newest, holdings, ledger) else { break };
+                if !self.take(ask, &place, &mut review, holdings, ledger, confirm) {
+                    break;
+                }
+                newest.retain(|(_, grant)| !holdings.leaving.contains(grant));
+                left -= 1;
+            }
+        }
+    }
+
+    fn review(&mut self, now: Instant, holdings: &Holdings, ledger: &Ledger) -> Review {
+        let standings: BTreeMap<JobSlot, Standing> =
+            self.inter_job.standings().into_iter().map(|standing| (standing.job, standing)).collect();
+        let mut used: BTreeMap<JobSlot, Totals> = standings.values().map(|one| (one.job, one.used)).collect();
+        for booking in holdings.leaving.iter().filter_map(|grant| ledger.booking(*grant)) {
+            if let Some(used) = self.queue.job_slot(booking.job).and_then(|job| used.get_mut(&job)) {
+                used.sub(&booking.resources);
+            }
+        }
+        let beyond = |one: &Standing| used[&one.job].saturating_sub(&one.due);
+        let excess = standings.values().map(|one| (one.job, beyond(one)));
+        let excess = excess.filter(|(_, excess)| *excess != Totals::ZERO).collect();
+        Review { now, standings, excess }
+    }
+
+    /// The bookings of jobs beyond their entitlements, the newest first.
+    fn newest(&self, review: &Review, holdings: &Holdings) -> Vec<(Instant, GrantId)> {
+        let of_job = |job: &JobSlot| {
+            let held = holdings.since.get(*job as usize).into_iter().flatten().rev();
+            held.take(Self::EXAMINED_OF_JOB).map(|(grant, since)| (*since, *grant))
+        };
+        let mut newest: Vec<(Instant, GrantId)> = review.excess.keys().flat_map(of_job).collect();
+        newest.retain(|(_, grant)| !holdings.leaving.contains(grant));
+        newest.sort_unstable_by(|one, other| other.cmp(one));
+        newest
+    }
+
+    /// Whether the job would be within its entitlement with one more task of the ask.
+    fn is_entitled(&self, ask: AskSlot, review: &Review) -> bool {
+        let request = self.queue.ask(ask);
+        let Some(standing) = review.standings.get(&request.job) else { return false };
+        let mut with = standing.used;
+        with.add(&request.shape);
+        !request.is_gang && request.open() > 0 && with.fits_in(&standing.due) && self.inter_job.limit_on(ask).is_none()
+    }
+
+    /// Where a task of the ask costs least, within the credit.
+    fn place_instead(
+        &self,
+        ask: AskSlot,
+        review: &Review,
+        newest: &[(Instant, GrantId)],
+        holdings: &Holdings,
+        ledger: &Ledger,
+    ) -> Option<Place> {
+        let request = self.queue.ask(ask);
+        let mut seen = BTreeSet::new();
+        let (mut best, bound): (Option<Place>, _) = (None, self.most_to_lose(ask, review.now, holdings, ledger));
+        for node in newest.iter().filter_map(|(_, grant)| Some(ledger.booking(*grant)?.node)) {
+            if seen.len() == Self::EXAMINED_NODES {
+                break;
+            }
+            let is_of_use = ledger.classes().meets(request.class, ledger.index(node)) && !ledger.offer_is_closed(node);
+            if !is_of_use || !seen.insert(node) {
+                continue;
+            }
+            let Some(place) = self.place_on(node, ask, review, holdings, ledger) else { continue };
+            if place.lost <= bound && best.as_ref().is_none_or(|best| place.lost < best.lost) {
+                best = Some(place);
+            }
+        }
+        best
+    }
+
+    /// How much work may be lost for a task of the ask, in the unit of the credit.
+    fn most_to_lose(&self, ask: AskSlot, now: Instant, holdings: &Holdings, ledger: &Ledger) -> u64 {
+        let request = self.queue.ask(ask);
+        if self.inter_job.is_guaranteed(request.job, &request.shape) {
+            return u64::MAX;
+        }
+        let waited = now.since(request.waiting_since);
+        // Where tasks are short, there is room soon in any case.
+        let waited = if waited < Self::REVIEWED_EVERY { 0 } else { waited.0.saturating_mul(2) };
+        holdings.credit.max(waited.saturating_mul(share_of(&request.shape, ledger)))
+    }
+
+    /// The bookings on the node that would be preempted for a task of the ask; no job is left with less than it is entitled to.
+    fn place_on(
+        &self,
+        node: NodeId,
+        ask: AskSlot,
+        review: &Review,
+        holdings: &Holdings,
+        ledger: &Ledger,
+    ) -> Option<Place> {
+        let request = self.queue.ask(ask);
+        let mut excess: BTreeMap<JobSlot, Totals> = BTreeMap::new();
+        let mut allowed = BTreeSet::new();
+        for booking in ledger.staying_on(node) {
+            let Some(job) = self.queue.job_slot(booking.job).filter(|job| *job != request.job) else { continue };
+            let Some(whole) = review.excess.get(&job) else { continue };
+            let left = excess.entry(job).or_insert(*whole);
+            if left.holds(&booking.resources) > 0 {
+                left.sub(&booking.resources);
+                allowed.insert(booking.grant);
+            }
+        }
+        let grant = GrantId { slot: u32::MAX, ..GrantId::default() };
+        let wanted = Booking { grant, job: request.id.job, node, resources: request.shape };
+        let victims = ledger.preempted_for(&wanted, |booking| allowed.contains(&booking.grant))?;
+        let lost = victims.iter().map(|victim| self.lost_by(victim, review.now, holdings, ledger)).sum();
+        Some(Place { node, victims, lost })
+    }
+
+    /// What the attempt of the booking has done so far, in the unit of the credit.
+    fn lost_by(&self, victim: &Booking, now: Instant, holdings: &Holdings, ledger: &Ledger) -> u64 {
+        let since =
+            self.queue.job_slot(victim.job).and_then(|job| holdings.since.get(job as usize)?.get(&victim.grant));
+        let ran = now.since(since.copied().unwrap_or(Instant::ZERO));
+        ran.0.saturating_mul(share_of(&victim.resources, ledger))
+    }
+
+    fn take(
+        &mut self,
+        ask: AskSlot,
+        place: &Place,
+        review: &mut Review,
+        holdings: &mut Holdings,
+        ledger: &mut Ledger,
+        confirm: &mut ConfirmInstead<'_>,
+    ) -> bool {
+        let Place { node, ref victims, lost } = *place;
+        let job = self.queue.ask(ask).job;
+        let shape = self.queue.ask(ask).shape;
+        let mut preempted = Vec::new();
+        let may_be_preempted = |booking: &Booking| victims.iter().any(|victim| victim.grant == booking.grant);
+        let confirm: &mut Confirm<'_> = &mut |ledger, proposal| {
+            let (grant, victims) = confirm(ledger, proposal, &may_be_preempted)?;
+            preempted = victims;
+            Ok(grant)
+        };
+        let choice = NextAsk { ask, passed_over: 0, parked: true };
+        let Ok(grant) = self.grant(review.now, choice, node, Rule::Reclaimed, ledger, confirm) else { return false };
+        holdings.on_held(review.now, job, grant);
+        holdings.credit = holdings.credit.saturating_sub(lost);
+        review.standings.entry(job).and_modify(|standing| standing.used.add(&shape));
+        for victim in &preempted {
+            holdings.leaving.push(victim.grant);
+            if let Some(left) = self.queue.job_slot(victim.job).and_then(|job| review.excess.get_mut(&job)) {
+                *left = less(left, &victim.resources);
+            }
+        }
+        true
+    }
+}
+
+/// In millionths of the cluster.
+fn share_of(amount: &Resources, ledger: &Ledger) -> u64 {
+    let mut held = Totals::ZERO;
+    held.add(amount);
+    held.dominant_share(ledger.capacity())
+}
+
+fn less(from: &Totals, amount: &Resources) -> Totals {
+    let mut held = Totals::ZERO;
+    held.add(amount);
+    from.saturating_sub(&held)
+}

@@ -1,0 +1,114 @@
+//! What the preset `amalgam` promises: idle room is used, queues get what they are guaranteed, jobs what they are entitled to,
+//! and little work is lost for that.
+
+use crate::world::{World, job, stage};
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::JobOutcome;
+use amalgam_core::vocabulary::{Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec};
+
+const CORES: usize = 8;
+
+fn cluster(queues: Vec<QueueSpec>) -> World {
+    let mut world = World::new(Preset::AMALGAM);
+    world.queues = QueueTree::new(queues).expect("a valid tree");
+    world.verbose = true;
+    world.start_server();
+    for _ in 0..2 {
+        world.add_node(Resources::new(CORES as u32 / 2 * 1_000, 0), &[]);
+    }
+    world.settle();
+    world
+}
+
+fn two_queues() -> Vec<QueueSpec> {
+    let half = |name| QueueSpec { guaranteed: 500_000, ..QueueSpec::named(name) };
+    vec![half("root.one"), half("root.other")]
+}
+
+/// A job of tasks of one core.
+fn tasks(queue: &str, count: u32, run: &str, seconds: u64) -> JobSpec {
+    let expected = Some(Duration::from_secs(seconds));
+    JobSpec { queue: queue.to_owned(), ..job(vec![StageSpec { expected, ..stage("s", count, run, 1_000) }]) }
+}
+
+fn running(world: &World, job: JobId) -> usize {
+    world.running_tasks().iter().filter(|task| task.job == job).count()
+}
+
+fn preempted(world: &World) -> usize {
+    world.log.iter().filter(|line| line.contains("preempted for job")).count()
+}
+
+#[test]
+fn a_queue_takes_idle_room_and_leaves_it_to_its_owner_at_once() {
+    let mut world = cluster(two_queues());
+    let guest = world.submit(tasks("one", 20, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    assert_eq!(running(&world, guest), CORES, "no room stays idle");
+    let owner = world.submit(tasks("other", 20, "2h", 7_200));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!((running(&world, owner), running(&world, guest)), (4, 4), "each has what it is guaranteed");
+    assert_eq!(preempted(&world), 4);
+    world.run_for(Duration::from_secs(3_000));
+    assert_eq!(preempted(&world), 4, "what is within a guarantee is not preempted");
+    world.run_for(Duration::from_secs(30_000));
+    assert_eq!(
+        [world.outcome(guest), world.outcome(owner)],
+        [Some(JobOutcome::Succeeded); 2],
+        "preempted tasks run again"
+    );
+}
+
+#[test]
+fn the_newest_attempts_are_preempted() {
+    let mut world = cluster(two_queues());
+    let old = world.submit(tasks("one", 4, "10h", 36_000));
+    world.run_for(Duration::from_secs(600));
+    let new = world.submit(tasks("one", 4, "10h", 36_000));
+    world.run_for(Duration::from_secs(60));
+    let owner = world.submit(tasks("other", 4, "1h", 3_600));
+    world.run_for(Duration::from_secs(5));
+    let all = [old, new, owner].map(|job| running(&world, job));
+    assert_eq!(all, [4, 0, 4]);
+}
+
+#[test]
+fn within_a_queue_a_task_waits_for_as_long_as_attempts_had_run_before_they_are_preempted() {
+    let mut world = cluster(Vec::new());
+    let long = world.submit(tasks("", 8, "1h", 3_600));
+    world.run_for(Duration::from_secs(20));
+    let short = world.submit(tasks("", 2, "1s", 1));
+    world.run_for(Duration::from_secs(15));
+    assert_eq!((running(&world, long), world.outcome(short)), (CORES, None), "that would lose more than was gained");
+    world.run_for(Duration::from_secs(10));
+    assert_eq!(world.outcome(short), Some(JobOutcome::Succeeded), "{:?}", world.why(short));
+    assert_eq!(preempted(&world), 1, "the second task runs in the room of the first");
+}
+
+#[test]
+fn a_job_within_its_entitlement_loses_nothing() {
+    let mut world = cluster(Vec::new());
+    // The first job is done first with fair shares.
+    let first = world.submit(tasks("", 8, "100s", 100));
+    world.run_for(Duration::from_secs(10));
+    let second = world.submit(tasks("", 80, "100s", 100));
+    world.run_for(Duration::from_secs(85));
+    assert_eq!((running(&world, first), running(&world, second)), (CORES, 0));
+    assert_eq!(preempted(&world), 0);
+}
+
+/// A master that starts again does not know how long the attempts have run, and preempts for a guarantee all the same.
+#[test]
+fn guarantees_hold_after_a_restart_of_the_master() {
+    let mut world = cluster(two_queues());
+    let guest = world.submit(tasks("one", 8, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    world.kill_server();
+    world.start_server();
+    world.settle();
+    world.run_for(Duration::from_secs(30));
+    let owner = world.submit(tasks("other", 4, "1h", 3_600));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!((running(&world, owner), running(&world, guest)), (4, 4));
+}
