@@ -122,7 +122,7 @@ fn which_presets() -> String {
         such.map(Preset::name).collect::<Vec<_>>().join(", ")
     };
     format!(
-        "Which policies decide: {} [default: that of --config, or drf]; in a federation {} [default: megha]",
+        "Which policies decide: {} [default: that of --config, or amalgam]; in a federation {} [default: megha]",
         names(false),
         names(true)
     )

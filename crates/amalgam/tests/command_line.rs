@@ -363,7 +363,7 @@ fn a_configuration_that_the_server_would_refuse_is_not_ok() {
         std::fs::write(directory.path().join("server.toml"), text).unwrap();
         result(command(directory.path(), &["config", "check", "--server-config", "server.toml"]).output().unwrap())
     };
-    assert_eq!(check("listen = '127.0.0.1:9999'\n").out, "server.toml: ok (preset drf, 1 queue)\n");
+    assert_eq!(check("listen = '127.0.0.1:9999'\n").out, "server.toml: ok (preset amalgam, 1 queue)\n");
     for (text, problem) in [
         ("listen_names = ['two words']", "`two words` is neither the name nor the address of a machine"),
         ("[[account]]\nuser = 'ada'\nname = 'a:b'", "`a:b` cannot be the name of an account"),

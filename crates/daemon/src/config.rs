@@ -410,7 +410,7 @@ fn decide(when: Option<At<String>>, most: Option<At<NonZeroU32>>) -> Result<Deci
 mod tests {
     use super::*;
     use amalgam_core::preset::{Booked, Booker, DemandOrder, InterJob, IntraJob, Placement, Plans, Yielding};
-    use amalgam_core::scheduling::Delays;
+    use amalgam_core::scheduling::{Delays, Reclaim};
 
     pub(super) fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("server.toml")).map_err(|error| error.to_string())
@@ -511,7 +511,7 @@ mod tests {
                     placement = 'random'\nseed = 7\nnode_delay = '1s'\nrack_delay = '0s'";
         assert_eq!(preset(text), Ok(wanted));
         let wanted = replaced(Preset::DRF, &|settings| settings.inter_job = InterJob::Drf { strict: true });
-        assert_eq!(preset("[policies]\nstrict_shares = true"), Ok(wanted));
+        assert_eq!(preset("preset = 'drf'\n[policies]\nstrict_shares = true"), Ok(wanted));
         let yielding = |plans, leftover, altruism| DemandOrder::Yielding(Yielding { plans, leftover, altruism });
         let wanted = replaced(Preset::CARBYNE, &|settings| {
             settings.inter_job = InterJob::Tetris { fairness: 0 };
@@ -526,6 +526,13 @@ mod tests {
         let wanted = replaced(Preset::CARBYNE, &|settings| settings.demand = yielding(plans, leftover, 1_000_000));
         let text = "preset = 'carbyne'\n[policies]\nleftover = 'packing'\nfairness = 0.5";
         assert_eq!(preset(text), Ok(wanted));
+        let reclaim = Some(Reclaim { lost: 100_000 });
+        let (placement, reserve_after) = (Placement::NextFit, Duration::from_secs(30));
+        let wanted = replaced(Preset::AMALGAM, &|settings| {
+            settings.by = Booker::Master { placement, reserve_after, reclaim };
+        });
+        assert_eq!(preset("[policies]\nlost_work = 0.1"), Ok(wanted));
+        assert!(preset("[policies]\nlost_work = 1.5").is_err_and(|error| error.contains("lost_work is 1.5")));
     }
 
     #[test]
@@ -545,6 +552,8 @@ mod tests {
             ("sparrow", "node_delay = '5s'"),
             ("sparrow", "intra_job = 'dagps'"),
             ("capacity", "altruism = 0.5"),
+            ("drf", "lost_work = 0.1"),
+            ("amalgam", "strict_shares = true"),
         ] {
             let error = parse(&format!("preset = '{preset}'\n[policies]\n{key}")).unwrap_err();
             assert!(error.contains(&format!("and not of {preset} as configured here")), "{preset}, {key}: {error}");
@@ -606,7 +615,7 @@ mod tests {
             ("guaranteed = 1", "help: `guaranteed` belongs in `[policies.queueing]` or in a `[[queue]]`"),
             ("seed = 1", "help: `seed` belongs in `[policies]`"),
             ("[policies]\nheartbeat = '1s'", "help: `heartbeat` belongs at the top, before the first table"),
-            ("preset = 'fifi'", "server.toml:1:10: unknown preset `fifi`; known: fifo, capacity, drf"),
+            ("preset = 'fifi'", "server.toml:1:10: unknown preset `fifi`; known: amalgam, fifo, capacity, drf"),
             ("preset = 'mercury+'", "help: did you mean `mercury`?"),
             ("preset =", "server.toml:1:9: this is not TOML"),
             ("\ntoken_life = '999ms'", "server.toml:2:14: token_life is 999.0ms\n  help: write 1s or more"),
@@ -660,11 +669,11 @@ mod tests {
             ),
             (
                 "[policies]\naltruism = 0.5",
-                "server.toml:2:12: altruism is a setting of the preset carbyne, and not of drf",
+                "server.toml:2:12: altruism is a setting of the preset carbyne, and not of amalgam",
             ),
             (
                 "[policies]\nintra_job = 'dagps'",
-                "of the preset carbyne, and not of drf as configured here\n  help: leave it out, or choose the preset carbyne",
+                "of the preset carbyne, and not of amalgam as configured here\n  help: leave it out, or choose the preset carbyne",
             ),
             (
                 "preset = 'carbyne'\n[policies]\naltruism = 1.5",
@@ -676,7 +685,7 @@ mod tests {
             ("preset = 'carbyne'\n[policies]\nstrict_shares = true", "of the preset drf, and not of carbyne"),
             (
                 "[policies.opportunistic]\nreorder = false",
-                "server.toml:1:1: [policies.opportunistic] is a setting of the preset mercury or mercury-plus, and not of drf",
+                "server.toml:1:1: [policies.opportunistic] is a setting of the preset mercury or mercury-plus, and not of amalgam",
             ),
         ] {
             let error = parse(text).unwrap_err();

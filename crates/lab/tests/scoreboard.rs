@@ -13,26 +13,46 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn every_row_is_run_in_each_variant_and_compared_with_fair_shares() {
-    let run =
-        || scoreboard(&["--smoke", "--preset", "srtf,sparrow", "--variant", "plain,unknown,wrong,slow", "--json"]);
+    let run = || {
+        scoreboard(&["--smoke", "--preset", "amalgam,srtf,sparrow", "--variant", "plain,unknown,wrong,slow", "--json"])
+    };
     let output = run();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&found["half"], found["seeds"].as_array().unwrap().len()), (&Value::from("development"), 1));
-    let scores = found["scores"].as_array().unwrap();
-    let rows: Vec<&str> =
-        scores.chunk_by(|one, next| one["row"] == next["row"]).map(|of| of[0]["row"].as_str().unwrap()).collect();
+    let entries = found["rows"].as_array().unwrap();
+    let text_of = |entry: &Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let case = |entry: &Value| ["workload", "variant", "preset"].map(|key| text_of(entry, key));
+    let cases: Vec<&[Value]> = entries.chunk_by(|one, next| case(one) == case(next)).collect();
+    let mut rows: Vec<String> = cases.iter().map(|case| text_of(&case[0], "workload")).collect();
+    rows.dedup();
     let wanted = ["TPC-H, 90 % load", "TPC-H, all at once", "TPC-DS, overload", "Alibaba's DAGs", "Yahoo", "Facebook"];
     assert_eq!(rows[..6], wanted);
-    assert_eq!(scores.len(), rows.len() * 4 * 3, "drf is always run");
-    for of_case in scores.chunks(3) {
-        let presets: Vec<&str> = of_case.iter().map(|score| score["preset"].as_str().unwrap()).collect();
-        assert_eq!(presets, ["drf", "srtf", "sparrow"]);
-        assert!(of_case.iter().all(|score| score["bounded_slowdown"].as_f64() >= Some(1.0)), "{of_case:?}");
-        assert_eq!((of_case[0]["worst"].as_f64(), of_case[0]["slower"].as_f64()), (Some(1.0), Some(0.0)));
-        let means = of_case.iter().map(|score| score["over_best"]["mean"].as_f64().unwrap());
-        assert_eq!(means.fold(f64::INFINITY, f64::min), 1.0, "{of_case:?}");
+    assert_eq!(cases.len(), rows.len() * 4 * 4, "drf is always run");
+    let number = |case: &[Value], metric: &str, key: &str| {
+        case.iter().find(|entry| entry["metric"] == metric).unwrap_or_else(|| panic!("no {metric}"))[key].as_f64()
+    };
+    let mut differ = 0;
+    for of_row in cases.chunks(4 * 4) {
+        for of_variant in of_row.chunks(4) {
+            let presets: Vec<String> = of_variant.iter().map(|case| text_of(&case[0], "preset")).collect();
+            assert_eq!(presets, ["drf", "amalgam", "srtf", "sparrow"]);
+            let drf = of_variant[0];
+            assert_eq!(
+                (number(drf, "worst_speed", "value"), number(drf, "slower_than_drf", "value")),
+                (Some(1.0), Some(0.0))
+            );
+            assert!(number(drf, "utilization", "value") > Some(0.0) && number(drf, "jct_mean_s", "asked").is_none());
+        }
+        let mean = |variant: usize| number(of_row[variant * 4 + 2], "jct_mean_s", "value");
+        differ += u32::from((1..4).any(|variant| mean(variant) != mean(0)));
+        assert_eq!(number(of_row[1], "jct_mean_s", "asked"), Some(1.05));
+        assert_eq!(number(of_row[5], "jct_mean_of_best_plain", "asked"), Some(1.25));
     }
+    assert!(
+        differ * 2 > rows.len() as u32,
+        "in most rows run times that are unknown, wrong or longer make a difference"
+    );
     assert!(found["cut"][0].as_str().unwrap().starts_with("cut: "));
     assert_eq!(output.stdout, run().stdout, "the same seeds give the same bytes");
 }

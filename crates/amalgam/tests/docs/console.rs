@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_cluster_of_a_page_answers_at_the_pages_port_and_ends_with_it() {
         let text = "$ amalgam dev --cpus 1 --memory 64MiB &\n\
-            ready: 1 node at http://127.0.0.1:7433, preset drf, state in /home/ada/.local/state/amalgam\n\
+            ready: 1 node at http://127.0.0.1:7433, preset amalgam, state in /home/ada/.local/state/amalgam\n\
             $ amalgam submit -- true\njob 1 submitted: true, 1 task\n\
             $ amalgam wait 1 --server http://127.0.0.1:7433\njob 1 succeeded\n\
             $ pwd\n/home/ada/amalgam\n";

@@ -70,7 +70,7 @@ fn one_object_has_the_promised_keys_and_a_seed_gives_it_again() {
     assert!(["queue", "processing", "communication", "node"].iter().all(|part| parts[part].is_number()), "{parts}");
     assert_eq!(
         (first["preset"].as_str(), first["seed"].as_u64(), first["jobs"].as_u64()),
-        (Some("drf"), Some(7), Some(6))
+        (Some("amalgam"), Some(7), Some(6))
     );
     assert_eq!(result(&scene, &small(&["--seed", "7"])), first);
     assert_ne!(result(&scene, &small(&["--seed", "8"])), first);
@@ -325,7 +325,7 @@ fn a_scenario_is_its_flags_and_flags_come_before_it() {
     let scene = Scene::new();
     scene.write(
         "scenario.toml",
-        "preset = 'drf'\nseed = 7\nnodes = 4\ncpus = 4\nworkload = 'synthetic:layered'\n\
+        "preset = 'amalgam'\nseed = 7\nnodes = 4\ncpus = 4\nworkload = 'synthetic:layered'\n\
          [workload-option]\njobs = 6\ntasks = 'uniform:1-5'\n",
     );
     let of_flags = result(&scene, &small(&["--seed", "7"]));
@@ -435,7 +435,7 @@ fn errors_are_reported_before_the_simulation() {
     let alone = outcome.err.starts_with("error: wrong.toml:1:1: unknown key") && !outcome.err.contains("note");
     assert!(outcome.code == 2 && alone, "{outcome:?}");
     let outcome = scene.run(&small(&["--preset", "drfs"]));
-    assert!(outcome.code == 2 && outcome.err.contains("known: fifo, capacity, drf"), "{outcome:?}");
+    assert!(outcome.code == 2 && outcome.err.contains("known: amalgam, fifo, capacity, drf"), "{outcome:?}");
     fs::write(scene.work().join("cut.tr.gz"), [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]).unwrap();
     let outcome = scene.run(&["sim", "run", "--workload", "hawk:cut.tr.gz"]);
     assert!(outcome.code != 0 && outcome.err.contains("cut.tr.gz"), "{outcome:?}");

@@ -281,7 +281,7 @@ impl GlobalMaster {
         for booking in booked.iter().filter(|booking| is_known(&booking.grant)) {
             if !held.contains_key(&(booking.grant.epoch, booking.grant.number)) {
                 self.dispatch.rooms.free(booking.grant);
-                self.dispatch.scheduler.on_freed(now, &booking);
+                self.dispatch.scheduler.on_freed(now, booking);
             }
         }
         let booked: BTreeSet<(Epoch, u64)> =

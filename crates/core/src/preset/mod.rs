@@ -121,10 +121,11 @@ impl Preset {
         self.opportunistic().is_some()
     }
 
-    /// Whether guaranteed work may be preempted if another queue has less than its share. Without it, only opportunistic work may
-    /// be preempted.
+    /// Whether guaranteed work may be preempted if another queue, or job, has less than its share. Without it, only opportunistic
+    /// work may be preempted.
     pub fn preempts_for_shares(self) -> bool {
-        self.is_federated()
+        let by = self.booked().map(|booked| booked.by);
+        self.is_federated() || matches!(by, Some(Booker::Master { reclaim: Some(_), .. }))
     }
 
     /// Sets the order of the stages of jobs, or of their plans if they yield.
@@ -283,6 +284,14 @@ impl Preset {
             }
         };
         Some(OwnPlacement { placement, tasks })
+    }
+
+    /// This preset, or one under which nodes act in the same way, for nodes of this version of the wire: they do not know presets that
+    /// came later.
+    #[must_use]
+    pub fn for_nodes_of(self, version: u32) -> Preset {
+        let is_known = version >= 33 || self.name != Preset::AMALGAM.name;
+        if is_known { self } else { Preset::DRF.with_seed(self.seed) }
     }
 
     pub fn node_agent(self, node: NodeId, settings: NodeSettings, mac: Mac) -> NodeAgent {

@@ -82,7 +82,7 @@ const IN_FILE_ORDER: DemandOrder = DemandOrder::Everything(IntraJob::BreadthFirs
 
 impl Default for Preset {
     fn default() -> Preset {
-        Preset::DRF
+        Preset::AMALGAM
     }
 }
 

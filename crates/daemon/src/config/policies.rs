@@ -23,6 +23,8 @@ pub(super) struct Policies {
     rack_delay: Option<At<Duration>>,
     #[serde(default, deserialize_with = "duration")]
     reserve_after: Option<At<Duration>>,
+    /// Preset amalgam: the part of all work that may be lost because work beyond what jobs are entitled to is preempted.
+    lost_work: Option<At<f64>>,
     /// Seed of random placements, and of jobs that yield.
     seed: Option<u64>,
     /// Preset drf: whether resources stay idle instead of going to a job beyond its fair share.
@@ -44,6 +46,7 @@ impl Policies {
     pub(super) fn apply(self, preset: &mut Preset) -> Result<(), Mistake> {
         preset.seed = self.seed.unwrap_or(preset.seed);
         self.apply_booking(preset)?;
+        self.apply_reclaim(preset)?;
         self.apply_delays(preset)?;
         self.apply_yielding(preset)?;
         self.apply_order(preset)?;
@@ -68,6 +71,19 @@ impl Policies {
         };
         *placement = value(self.placement, *placement);
         *reserve_after = value(self.reserve_after, *reserve_after);
+        Ok(())
+    }
+
+    fn apply_reclaim(&self, preset: &mut Preset) -> Result<(), Mistake> {
+        let Some(At { at, value }) = self.lost_work else { return Ok(()) };
+        let foreign = foreign(at, "lost_work", "amalgam", preset);
+        let Some(Booked { by: Booker::Master { reclaim: Some(reclaim), .. }, .. }) = preset.booked_mut() else {
+            return Err(foreign);
+        };
+        if !(0.0..=1.0).contains(&value) {
+            return Err(mistake(at, format!("lost_work is {value}"), "write a part from 0 to 1"));
+        }
+        reclaim.lost = (value * 1e6).round() as u32;
         Ok(())
     }
 

@@ -195,7 +195,7 @@ impl Gate {
             Introduction::Node { .. } | Introduction::NodeOf { .. } | Introduction::Global(_) => None,
             Introduction::Join { .. } | Introduction::Standby { .. } => unreachable!("it was answered above"),
         };
-        let (peer, name, terms) = match self.admit(hello.introduction).await {
+        let (peer, name, terms) = match self.admit(hello.introduction, hello.version).await {
             Ok(admitted) => admitted,
             Err(refusal) => return Err(refuse(link, refusal).await),
         };
@@ -239,7 +239,7 @@ impl Gate {
         Ok((entry, certified))
     }
 
-    async fn admit(&self, introduction: Introduction) -> Result<(PeerId, String, Terms), Refusal> {
+    async fn admit(&self, introduction: Introduction, version: u32) -> Result<(PeerId, String, Terms), Refusal> {
         match (&self.side, introduction) {
             (Side::Server { preset, .. }, Introduction::Node { name }) => {
                 Named::Node.check(&name).map_err(|wrong| Refusal::for_good(wrong.to_string()))?;
@@ -247,7 +247,7 @@ impl Gate {
                 let asked = self.handle.send(Input::NameNode { name: name.clone(), answer });
                 asked.map_err(|_| Refusal::stopping())?;
                 let node = answered.await.map_err(|_| Refusal::stopping())?;
-                Ok((PeerId::Node(node), name, Terms::Node { node, preset: preset.clone() }))
+                Ok((PeerId::Node(node), name, Terms::Node { node, preset: Box::new(preset.for_nodes_of(version)) }))
             }
             (Side::Server { .. }, Introduction::JobHost { host, .. })
                 if self.handle.routes().job_hosts().contains_key(&host) =>

@@ -47,7 +47,7 @@ struct HalfOfRow {
     options: BTreeMap<String, String>,
 }
 
-/// The jobs that a result is of. Schedulers are tuned on the first half only.
+/// Which jobs are run. Schedulers are tuned on those of the first half only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Half {

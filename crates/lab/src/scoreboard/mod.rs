@@ -4,14 +4,15 @@ mod board;
 mod score;
 
 use crate::baselines;
-use crate::extent::{Amount, Extent, ExtentArgs, nodes, run_all};
+use crate::extent::{Amount, Extent, ExtentArgs, SEEDS, nodes, run_all};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::show;
 use amalgam_core::preset::Preset;
 use amalgam_sim::{ExecutionSettings, Settings, Simulation};
+use amalgam_workload::trace::Workload;
 use board::{Board, BoardRow, Half, Variant};
 use clap::Args;
-use score::{CaseRuns, REFERENCE, Run, Score};
+use score::{CaseRuns, Entry, REFERENCE, Run, Score};
 use serde::Serialize;
 
 #[derive(Args)]
@@ -23,7 +24,7 @@ pub struct ScoreboardArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Whose jobs are run: schedulers are tuned on the development half only
+    /// Which jobs to run: schedulers are tuned on those of the development half only
     #[arg(long, default_value = "development")]
     half: Half,
     /// Rows to run; repeatable [default: all]
@@ -45,15 +46,21 @@ pub struct ScoreboardArgs {
 struct Found<'a> {
     half: Half,
     seeds: Vec<u64>,
-    scores: &'a [Score],
+    rows: Vec<Entry>,
     /// What was cut, in sentences.
     cut: &'a [String],
 }
 
-/// A row in a variant under a preset.
-struct Case<'a> {
+/// A row in a variant, with the jobs for each seed.
+struct Jobs<'a> {
     row: &'a BoardRow,
     variant: Variant,
+    workloads: Vec<Workload>,
+}
+
+/// The same under a preset.
+struct Case<'a> {
+    jobs: &'a Jobs<'a>,
     preset: Preset,
 }
 
@@ -61,19 +68,30 @@ pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     let board = Board::load();
     let extent = args.extent.extent();
     let presets = presets(if args.presets.is_empty() { &board.presets } else { &args.presets })?;
-    let mut cases = Vec::new();
-    for row in board.select(&args.rows)? {
-        for variant in args.variants.iter().copied() {
-            cases.extend(presets.iter().map(|preset| Case { row, variant, preset: *preset }));
-        }
+    let rows = board.select(&args.rows)?;
+    // Other variants are compared with this one.
+    let mut variants = args.variants.clone();
+    if !variants.contains(&Variant::Plain) {
+        variants.insert(0, Variant::Plain);
     }
-    let runs = run_all(&cases, &extent, |case, seed| case.run(args.half, seed, &extent));
-    let of_cases = cases.iter().zip(runs).map(|(case, runs)| case.with(runs)).collect::<Result<Vec<_>>>()?;
+    let of_rows: Vec<(&BoardRow, Variant)> =
+        rows.into_iter().flat_map(|row| variants.iter().map(move |variant| (row, *variant))).collect();
+    // All files are read before the first simulation: a mistake in a path is reported at once.
+    let read = run_all(&of_rows, &extent, |(row, variant), seed| row.jobs(args.half, *variant, seed, &extent));
+    let mut jobs = Vec::with_capacity(of_rows.len());
+    for ((row, variant), read) in of_rows.into_iter().zip(read) {
+        jobs.push(Jobs { row, variant, workloads: read.into_iter().collect::<Result<_>>()? });
+    }
+    let cases: Vec<Case<'_>> =
+        jobs.iter().flat_map(|jobs| presets.iter().map(move |preset| Case { jobs, preset: *preset })).collect();
+    let runs = run_all(&cases, &extent, |case, seed| case.run(seed, &extent));
+    let of_cases: Vec<CaseRuns<'_>> = cases.iter().zip(runs).map(|(case, runs)| case.with(runs)).collect();
     let scores = score::of_all(&of_cases);
     let cut = cut(&extent);
     if args.json {
         let (half, seeds) = (args.half, extent.seeds.clone().collect());
-        return show::json(&Found { half, seeds, scores: &scores, cut: &cut });
+        let rows = scores.iter().flat_map(Score::entries).collect();
+        return show::json(&Found { half, seeds, rows, cut: &cut });
     }
     show::print(&text(&scores, &extent, &cut))
 }
@@ -93,28 +111,28 @@ fn presets(names: &[String]) -> Result<Vec<Preset>> {
 }
 
 impl Case<'_> {
-    fn with(&self, runs: Vec<Result<Run>>) -> Result<CaseRuns<'_>> {
-        let runs = runs.into_iter().collect::<Result<_>>()?;
-        Ok(CaseRuns { row: &self.row.name, variant: self.variant, preset: self.preset.name(), runs })
+    fn with(&self, runs: Vec<Run>) -> CaseRuns<'_> {
+        CaseRuns { row: &self.jobs.row.name, variant: self.jobs.variant, preset: self.preset.name(), runs }
     }
 
-    fn run(&self, half: Half, seed: u64, extent: &Extent) -> Result<Run> {
-        let Case { row, variant, preset } = *self;
-        let workload = row.jobs(half, variant, seed, extent)?;
+    fn run(&self, seed: u64, extent: &Extent) -> Run {
+        let Case { jobs: Jobs { row, variant, workloads }, preset } = self;
+        let workload = &workloads[(seed - extent.seeds.start()) as usize];
         let execution = ExecutionSettings { slow_nodes: variant.slow_nodes(), ..ExecutionSettings::default() };
-        let mut settings = Settings { preset, seed, execution, ..Settings::default() };
+        let mut settings = Settings { preset: *preset, seed, execution, ..Settings::default() };
         settings.preset.seed = seed;
         let nodes = nodes(row.node(), row.node_count(extent.amount));
-        Ok(Run::of(&Simulation::new(settings, &nodes, &workload).run(), &workload))
+        Run::of(&Simulation::new(settings, &nodes, workload).run(), workload)
     }
 }
 
 const LEGEND: &str = "\
 MEAN, P50, P95, P99, MAKESPAN: times the best of the row; the first four of completion times
+PLAIN: the mean, times the best of the row with true run times and equal nodes; SECONDS: the means of the seeds
 SLOWER: share of the jobs with a speed below 0.95 of that under drf; WORST: the least speed
-KILLS: preempted attempts; LOST: share of the CPU time that no task needed in the end
+KILLS: preempted attempts; LOST: share of the CPU time that no task needed in the end; USED: share of the CPUs in use
 ALLOC: seconds from when a task was ready to its start
-SLOWDOWN: mean bounded slowdown of the jobs; WAIT: the longest wait of a job in seconds
+SLOWDOWN: mean bounded slowdown of the jobs; DELAY: by how much a job took longer than the shortest time possible, in seconds, at most
 ";
 
 fn cut(extent: &Extent) -> Vec<String> {
@@ -123,11 +141,14 @@ fn cut(extent: &Extent) -> Vec<String> {
         Amount::Quick => Some("cut: an eighth of the jobs"),
         Amount::Smoke => Some("cut: a tenth of the nodes, and a few drawn jobs instead of those of the traces"),
     };
-    cut.map(str::to_owned).into_iter().collect()
+    let seeds = extent.seeds.clone().count();
+    let fewer = (seeds != SEEDS.clone().count())
+        .then(|| format!("cut: the number of seeds is {seeds} instead of {}", SEEDS.clone().count()));
+    cut.map(str::to_owned).into_iter().chain(fewer).collect()
 }
 
 fn text(scores: &[Score], extent: &Extent, cut: &[String]) -> String {
-    const HEADINGS: [&str; 15] = [
+    const HEADINGS: [&str; 18] = [
         "ROW",
         "PRESET",
         "MEAN",
@@ -135,19 +156,24 @@ fn text(scores: &[Score], extent: &Extent, cut: &[String]) -> String {
         "P95",
         "P99",
         "MAKESPAN",
+        "PLAIN",
+        "SECONDS",
         "SLOWER",
         "WORST",
         "KILLS",
         "LOST",
+        "USED",
         "ALLOC P50",
         "ALLOC P99",
         "SLOWDOWN",
-        "WAIT",
+        "DELAY",
     ];
     let rows: Vec<Vec<String>> = scores.iter().map(Score::cells).collect();
     let mut text = show::table(&HEADINGS, &rows);
     text += &format!("\nmeans over the seeds {} to {}\n{LEGEND}", extent.seeds.start(), extent.seeds.end());
     cut.iter().for_each(|cut| text += &format!("- {cut}\n"));
+    let misses = scores.iter().flat_map(Score::entries).filter_map(|entry| entry.miss());
+    misses.for_each(|miss| text += &format!("- missed by amalgam: {miss}\n"));
     let unfinished = scores.iter().filter(|score| score.unfinished > 0);
     unfinished.for_each(|score| {
         text += &format!("- {} under {}: {} jobs did not succeed\n", score.title(), score.preset, score.unfinished);

@@ -41,37 +41,55 @@ struct Measured {
     /// for each job (Feitelson et al. 1997: bounded slowdown).
     bounded_slowdown: f64,
     /// The longest completion time less the shortest possible one.
-    longest_wait_s: f64,
+    longest_delay_s: f64,
+    /// Mean share of the CPUs in use until the last job ended.
+    utilization: f64,
 }
 
 /// The results of a row in a variant under a preset.
-#[derive(Serialize)]
 pub struct Score {
     pub row: String,
     pub variant: Variant,
     pub preset: String,
-    /// Means over the seeds.
-    #[serde(flatten)]
-    measured: Measured,
+    /// Means over the seeds; `None` if no job succeeded in some run.
+    measured: Option<Measured>,
     /// The least and the largest mean completion time of the seeds.
-    mean_low_s: f64,
-    mean_high_s: f64,
+    mean_range_s: (f64, f64),
     /// Divided by the smallest of the row; `None` if a job did not succeed.
     over_best: Option<OverBest>,
+    /// The mean completion time, divided by the smallest of the row in the variant `plain`.
+    over_plain: Option<f64>,
     /// Share of the jobs that are slower than under [`REFERENCE`], and the least speed.
     slower: f64,
     worst: f64,
-    /// Jobs that did not succeed, in all runs. They are in no other number.
+    /// Jobs that did not succeed, in all runs. They count as slower, and are in no completion time.
     pub unfinished: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct OverBest {
     mean: f64,
     p50: f64,
     p95: f64,
     p99: f64,
     makespan: f64,
+}
+
+/// One number of the stable output format.
+#[derive(Serialize, PartialEq, Debug)]
+pub struct Entry {
+    workload: String,
+    variant: Variant,
+    preset: String,
+    metric: &'static str,
+    /// `None` if no job succeeded.
+    value: Option<f64>,
+    /// The value divided by the best one of the row, for times.
+    of_best: Option<f64>,
+    /// The most that is asked of the preset `amalgam`: of `of_best` for times, otherwise of the value; `worst_speed` is asked at
+    /// least.
+    asked: Option<f64>,
+    met: Option<bool>,
 }
 
 impl Run {
@@ -97,7 +115,8 @@ impl Run {
                 allocation_p50_s: results.allocation_s.p50,
                 allocation_p99_s: results.allocation_s.p99,
                 bounded_slowdown: mean(&slowdowns),
-                longest_wait_s: ended.iter().map(|(jct, least)| jct - least).fold(0.0, f64::max),
+                longest_delay_s: ended.iter().map(|(jct, least)| jct - least).fold(0.0, f64::max),
+                utilization: results.utilization.cpu,
             },
         }
     }
@@ -107,17 +126,24 @@ impl Run {
         self.jct_s.iter().filter(|jct| jct.is_none()).count()
     }
 
-    /// The speed of each job as a part of its speed in `reference`; of jobs that succeeded in both.
+    /// The speed of each job as a part of its speed in `reference`; of jobs that succeeded there, zero if they did not here.
     fn speeds(&self, reference: &Run) -> impl Iterator<Item = f64> {
         let both = self.jct_s.iter().zip(&reference.jct_s);
-        both.filter_map(|(ours, theirs)| Some((*theirs)? / (*ours)?.max(1e-6)))
+        both.filter_map(|(ours, theirs)| {
+            let theirs = (*theirs)?;
+            Some(ours.map_or(0.0, |ours| theirs / ours.max(1e-6)))
+        })
     }
 }
 
 impl Measured {
-    fn mean(runs: &[Run]) -> Measured {
+    /// `None` if no job succeeded in one of them.
+    fn mean(runs: &[Run]) -> Option<Measured> {
+        if runs.iter().any(|run| run.jct_s.iter().all(Option::is_none)) {
+            return None;
+        }
         let of = |field: fn(&Measured) -> f64| mean(&runs.iter().map(|run| field(&run.measured)).collect::<Vec<_>>());
-        Measured {
+        Some(Measured {
             mean_s: of(|run| run.mean_s),
             p50_s: of(|run| run.p50_s),
             p95_s: of(|run| run.p95_s),
@@ -128,8 +154,9 @@ impl Measured {
             allocation_p50_s: of(|run| run.allocation_p50_s),
             allocation_p99_s: of(|run| run.allocation_p99_s),
             bounded_slowdown: of(|run| run.bounded_slowdown),
-            longest_wait_s: of(|run| run.longest_wait_s),
-        }
+            longest_delay_s: of(|run| run.longest_delay_s),
+            utilization: of(|run| run.utilization),
+        })
     }
 }
 
@@ -151,18 +178,29 @@ pub struct CaseRuns<'a> {
     pub runs: Vec<Run>,
 }
 
+/// The cases are grouped by row and variant, and the variants of a row follow each other.
 pub fn of_all(cases: &[CaseRuns<'_>]) -> Vec<Score> {
-    cases.chunk_by(|one, next| (one.row, one.variant) == (next.row, next.variant)).flat_map(of_row).collect()
+    let mut scores: Vec<Score> =
+        cases.chunk_by(|one, next| (one.row, one.variant) == (next.row, next.variant)).flat_map(of_row).collect();
+    for of_row in scores.chunk_by_mut(|one, next| one.row == next.row) {
+        let plain = of_row.iter().filter(|score| score.variant == Variant::Plain && score.unfinished == 0);
+        let best = plain.filter_map(|score| score.measured).map(|run| run.mean_s).reduce(f64::min);
+        for score in of_row.iter_mut().filter(|score| score.unfinished == 0) {
+            score.over_plain = best.zip(score.measured).map(|(best, run)| run.mean_s / best.max(1e-6));
+        }
+    }
+    scores
 }
 
 /// The scores of the cases of one row in one variant.
 fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
     let reference = cases.iter().find(|case| case.preset == REFERENCE);
     let reference = &reference.expect("it is always run").runs;
-    let means: Vec<Measured> = cases.iter().map(|case| Measured::mean(&case.runs)).collect();
+    let means: Vec<Option<Measured>> = cases.iter().map(|case| Measured::mean(&case.runs)).collect();
     let unfinished = |runs: &[Run]| runs.iter().map(Run::unfinished).sum::<usize>();
-    let whole = || cases.iter().zip(&means).filter(|(case, _)| unfinished(&case.runs) == 0).map(|(_, mean)| mean);
-    let best = |field: fn(&Measured) -> f64| whole().map(field).fold(f64::INFINITY, f64::min).max(1e-6);
+    let whole =
+        || cases.iter().zip(&means).filter(|(case, _)| unfinished(&case.runs) == 0).filter_map(|(_, mean)| *mean);
+    let best = |field: fn(&Measured) -> f64| whole().map(|run| field(&run)).fold(f64::INFINITY, f64::min).max(1e-6);
     let over_best = |measured: &Measured| {
         let part = |field: fn(&Measured) -> f64| field(measured) / best(field);
         OverBest {
@@ -173,7 +211,7 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
             makespan: part(|run| run.makespan_s),
         }
     };
-    let score = |(case, measured): (&CaseRuns<'_>, &Measured)| {
+    let score = |(case, measured): (&CaseRuns<'_>, &Option<Measured>)| {
         let runs = &case.runs;
         let speeds: Vec<f64> = runs.iter().zip(reference).flat_map(|(run, its)| run.speeds(its)).collect();
         let slower = speeds.iter().filter(|speed| **speed < SLOWER).count();
@@ -183,9 +221,9 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
             variant: case.variant,
             preset: case.preset.to_owned(),
             measured: *measured,
-            mean_low_s: of_seeds().reduce(f64::min).unwrap_or(0.0),
-            mean_high_s: of_seeds().reduce(f64::max).unwrap_or(0.0),
-            over_best: (unfinished(runs) == 0).then(|| over_best(measured)),
+            mean_range_s: (of_seeds().reduce(f64::min).unwrap_or(0.0), of_seeds().reduce(f64::max).unwrap_or(0.0)),
+            over_best: measured.as_ref().filter(|_| unfinished(runs) == 0).map(over_best),
+            over_plain: None,
             slower: slower as f64 / speeds.len().max(1) as f64,
             worst: speeds.iter().copied().reduce(f64::min).unwrap_or(1.0),
             unfinished: unfinished(runs) as u64,
@@ -193,6 +231,9 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
     };
     cases.iter().zip(&means).map(score).collect()
 }
+
+/// The preset of which something is asked.
+const JUDGED: &str = "amalgam";
 
 impl Score {
     /// The row, and the variant unless it is the plain one.
@@ -208,15 +249,72 @@ impl Score {
     /// As text for people.
     pub fn cells(&self) -> Vec<String> {
         let (times, seconds) = (|value: f64| format!("{value:.2}"), |value: f64| format!("{value:.3}"));
-        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let (whole, percent) = (|value: f64| format!("{value:.0}"), |share: f64| format!("{:.1} %", share * 100.0));
+        let none = || "-".to_owned();
         let mut cells = vec![self.title(), self.preset.clone()];
         let over_best = self.over_best.map(|over| [over.mean, over.p50, over.p95, over.p99, over.makespan].map(times));
-        cells.extend(over_best.unwrap_or_else(|| std::array::from_fn(|_| "-".to_owned())));
-        cells.extend([percent(self.slower), times(self.worst), format!("{:.0}", self.measured.kills)]);
-        cells.push(percent(self.measured.lost_work));
-        cells.extend([self.measured.allocation_p50_s, self.measured.allocation_p99_s].map(seconds));
-        cells.extend([times(self.measured.bounded_slowdown), format!("{:.0}", self.measured.longest_wait_s)]);
+        cells.extend(over_best.unwrap_or_else(|| std::array::from_fn(|_| none())));
+        cells.push(self.over_plain.map_or_else(none, times));
+        cells.push(format!("{:.0}-{:.0}", self.mean_range_s.0, self.mean_range_s.1));
+        cells.extend([percent(self.slower), times(self.worst)]);
+        let measured = self.measured.map(|run| {
+            let allocation = [run.allocation_p50_s, run.allocation_p99_s].map(seconds);
+            let counts = [whole(run.kills), percent(run.lost_work), percent(run.utilization)];
+            [counts.as_slice(), &allocation, &[times(run.bounded_slowdown), whole(run.longest_delay_s)]].concat()
+        });
+        cells.extend(measured.unwrap_or_else(|| vec![none(); 7]));
         cells
+    }
+
+    /// The numbers, with what is asked of them.
+    pub fn entries(&self) -> Vec<Entry> {
+        let is_judged = self.preset == JUDGED;
+        let plain = self.variant == Variant::Plain;
+        let entry = |metric, value: Option<f64>, of_best: Option<f64>, asked: Option<f64>| {
+            let asked = asked.filter(|_| is_judged);
+            let compared = of_best.or(value);
+            let at_least = metric == "worst_speed";
+            let met =
+                asked.map(|asked| compared.is_some_and(|found| if at_least { found >= asked } else { found <= asked }));
+            let (workload, preset) = (self.row.clone(), self.preset.clone());
+            Entry { workload, variant: self.variant, preset, metric, value, of_best, asked, met }
+        };
+        let run = |field: fn(&Measured) -> f64| self.measured.as_ref().map(field);
+        let best = |field: fn(&OverBest) -> f64| self.over_best.as_ref().map(field);
+        let asked = |most: f64| Some(most).filter(|_| plain);
+        let mut entries = vec![
+            entry("jct_mean_s", run(|run| run.mean_s), best(|over| over.mean), asked(1.05)),
+            entry("jct_mean_low_s", Some(self.mean_range_s.0), None, None),
+            entry("jct_mean_high_s", Some(self.mean_range_s.1), None, None),
+            entry("jct_p50_s", run(|run| run.p50_s), best(|over| over.p50), None),
+            entry("jct_p95_s", run(|run| run.p95_s), best(|over| over.p95), asked(1.10)),
+            entry("jct_p99_s", run(|run| run.p99_s), best(|over| over.p99), asked(1.10)),
+            entry("makespan_s", run(|run| run.makespan_s), best(|over| over.makespan), asked(1.03)),
+            entry("slower_than_drf", Some(self.slower), None, asked(0.05)),
+            entry("worst_speed", Some(self.worst), None, asked(0.67)),
+            entry("preempted", run(|run| run.kills), None, None),
+            entry("lost_work", run(|run| run.lost_work), None, None),
+            entry("utilization", run(|run| run.utilization), None, None),
+            entry("allocation_p50_s", run(|run| run.allocation_p50_s), None, None),
+            entry("allocation_p99_s", run(|run| run.allocation_p99_s), None, None),
+            entry("bounded_slowdown", run(|run| run.bounded_slowdown), None, None),
+            entry("longest_delay_s", run(|run| run.longest_delay_s), None, None),
+            entry("unfinished", Some(self.unfinished as f64), None, None),
+        ];
+        if !plain {
+            let is_stated = matches!(self.variant, Variant::Unknown | Variant::Wrong);
+            entries.push(entry("jct_mean_of_best_plain", self.over_plain, None, Some(1.25).filter(|_| is_stated)));
+        }
+        entries
+    }
+}
+
+impl Entry {
+    /// What was asked and missed, as a sentence; `None` if it was met.
+    pub fn miss(&self) -> Option<String> {
+        let asked = self.asked.filter(|_| self.met == Some(false))?;
+        let found = self.of_best.or(self.value).map_or_else(|| "nothing".to_owned(), |found| format!("{found:.2}"));
+        Some(format!("{}, {}: {found}, asked {asked}", self.workload, self.metric))
     }
 }
 
@@ -249,8 +347,36 @@ mod tests {
         let mean = |score: &Score| score.over_best.map(|over| over.mean);
         assert_eq!((mean(drf), drf.slower, drf.worst), (Some(1.0), 0.0, 1.0));
         assert_eq!((mean(other), other.slower, other.worst), (Some(1.2), 0.5, 0.5));
-        assert_eq!((mean(partial), partial.unfinished, partial.worst), (None, 1, 2.0), "it is not the best");
+        let of_partial = (mean(partial), partial.unfinished, partial.slower, partial.worst);
+        assert_eq!(of_partial, (None, 1, 0.25, 0.0), "it is not the best, and a job that did not end has no speed");
         assert_eq!(mean(elsewhere), Some(1.0), "rows are not compared");
+    }
+
+    #[test]
+    fn a_preset_under_which_nothing_ends_has_no_times_and_all_its_jobs_are_slower() {
+        let case = |preset, run| CaseRuns { row: "one", variant: Variant::Plain, preset, runs: vec![run] };
+        let scores = of_all(&[case("drf", run([Some(10.0); 4])), case("amalgam", run([None; 4]))]);
+        let none = &scores[1];
+        assert!(none.measured.is_none() && none.over_best.is_none() && none.over_plain.is_none());
+        assert_eq!((none.slower, none.worst, none.unfinished), (1.0, 0.0, 4));
+        assert_eq!(none.cells()[2..8], ["-"; 6]);
+        let mean = none.entries().into_iter().find(|entry| entry.metric == "jct_mean_s").expect("the first one");
+        assert_eq!((mean.value, mean.asked, mean.met), (None, Some(1.05), Some(false)));
+        assert_eq!(mean.miss().as_deref(), Some("one, jct_mean_s: nothing, asked 1.05"));
+    }
+
+    #[test]
+    fn variants_are_compared_with_the_best_plain_one_of_their_row() {
+        let case = |variant, preset, jct_s| CaseRuns { row: "one", variant, preset, runs: vec![run([Some(jct_s); 4])] };
+        let scores = of_all(&[
+            case(Variant::Plain, "drf", 10.0),
+            case(Variant::Plain, "amalgam", 8.0),
+            case(Variant::Unknown, "drf", 10.0),
+            case(Variant::Unknown, "amalgam", 12.0),
+        ]);
+        assert_eq!(scores.iter().map(|score| score.over_plain).collect::<Vec<_>>(), [1.25, 1.0, 1.25, 1.5].map(Some));
+        let misses: Vec<String> = scores.iter().flat_map(Score::entries).filter_map(|entry| entry.miss()).collect();
+        assert_eq!(misses, ["one, jct_mean_of_best_plain: 1.50, asked 1.25"]);
     }
 
     #[test]

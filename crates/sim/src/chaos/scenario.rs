@@ -16,6 +16,7 @@ use amalgam_core::preset::{
     Booked, Booker, Choice, DemandOrder, InterJob, IntraJob, Opportunistic, Placement, Plans, Preset, Probed,
     QueueChoice, Scheduling, Yielding,
 };
+use amalgam_core::scheduling::Reclaim;
 use amalgam_core::vocabulary::{Chance, Duration, QueueId, QueueSpec};
 use amalgam_workload::trace::{Node, Workload};
 use std::num::NonZeroU32;
@@ -79,6 +80,7 @@ fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     let preset = yielding(preset, &mut Chance::new(seed, "chaos yielding"));
     let preset = queueing(preset, &mut Chance::new(seed, "chaos queueing"));
     let preset = one_step_further(preset, &mut Chance::new(seed, "chaos one step further"));
+    let preset = entitling(preset, &mut Chance::new(seed, "chaos entitling"));
     let (preset, beside) = side_by_side(preset, &mut Chance::new(seed, "chaos side by side"));
     let queues = in_queues(queues, beside.as_ref(), &mut Chance::new(seed, "chaos presets of queues"));
     Settings {
@@ -195,6 +197,21 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
     settings.by = Booker::Master { placement, reserve_after, reclaim: None };
     yielding
+}
+
+/// In a third of all seeds, work of jobs beyond what they are entitled to is preempted. Drawn separately, as above.
+fn entitling(preset: Preset, chance: &mut Chance) -> Preset {
+    if !is_one_in(3, chance) {
+        return preset;
+    }
+    let mut entitling = Preset::AMALGAM.with_seed(preset.seed);
+    entitling.set_intra_job(one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]));
+    let settings = entitling.booked_mut().expect("the master books");
+    let reclaim = Some(Reclaim { lost: one_of(chance, &[0, 20_000, 1_000_000]) });
+    let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
+    settings.by =
+        Booker::Master { placement: one_of(chance, &[Placement::NextFit, Placement::BestFit]), reserve_after, reclaim };
+    entitling
 }
 
 /// In a sixth of all seeds, job managers send tasks to nodes' queues within allowances. Drawn separately, as above.

@@ -14,6 +14,7 @@ mod liveness;
 mod outputs;
 mod preemption;
 mod probes;
+mod reclaims;
 mod room;
 mod shares;
 mod starvation;
@@ -96,6 +97,7 @@ pub fn all(preset: Preset, healed_by: Instant) -> Vec<Box<dyn Checker>> {
         Box::new(outputs::Outputs::default()),
         Box::new(starvation::Starvation::new(preset)),
         Box::new(limits::Limits::default()),
+        Box::new(reclaims::Reclaims::default()),
         Box::new(shares::Shares::default()),
         Box::new(submissions::Submissions::default()),
         Box::new(gangs::Gangs::default()),

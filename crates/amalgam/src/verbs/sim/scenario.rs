@@ -203,7 +203,7 @@ mod tests {
         for (text, at, what, remedy) in [
             ("nodes = 3\nprest = 'fifo'", 10, "unknown key `prest`", "did you mean `preset`?"),
             ("colour = 'red'", 0, "unknown key `colour`", "known keys: preset, beside, workload"),
-            ("nodes = 3\npreset = 'fifi'", 10, "known: fifo, capacity, drf", "--help"),
+            ("nodes = 3\npreset = 'fifi'", 10, "known: amalgam, fifo, capacity, drf", "--help"),
             ("loss = 7", 0, "at least 0 and less than 1", "--help"),
             ("strict = 1", 9, "`strict` does not take this", "true or false"),
             ("until = [[1]]", 8, "`until` does not take this", "a list of texts or numbers"),

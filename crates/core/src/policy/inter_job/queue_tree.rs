@@ -255,19 +255,24 @@ impl QueueTree {
         &self.children[queue.0 as usize]
     }
 
-    /// The queue's part of the cluster, in millionths: what it is guaranteed, and by weight a part of what is guaranteed
-    /// to none of its active siblings. The queue counts as active.
+    /// The queue's part of the cluster, in millionths, if all active queues want more: what it is guaranteed, or its part by
+    /// weight if that is more. The queue counts as active.
     pub fn part_of_cluster(&self, queue: QueueId, is_active: &impl Fn(QueueId) -> bool) -> u64 {
         let Some(parent) = self.parent(queue) else { return u64::from(WHOLE) };
         let siblings = self.children(parent).iter().map(|&sibling| QueueId(sibling));
-        let active = siblings.filter(|&sibling| sibling == queue || is_active(sibling));
-        let (guaranteed, weights) = active.fold((0, 0), |(guaranteed, weights), sibling| {
-            let spec = self.spec(sibling);
-            (guaranteed + u64::from(spec.guaranteed), weights + u64::from(spec.weight))
-        });
-        let rest = self.part_of_cluster(parent, is_active).saturating_sub(guaranteed);
-        let spec = self.spec(queue);
-        u64::from(spec.guaranteed) + rest * u64::from(spec.weight) / weights.max(1)
+        let mut by_weight: Vec<QueueId> = siblings.filter(|&sibling| sibling == queue || is_active(sibling)).collect();
+        let mut left = self.part_of_cluster(parent, is_active);
+        let guaranteed = |queue: QueueId| u64::from(self.spec(queue).guaranteed);
+        loop {
+            let weights: u64 = by_weight.iter().map(|&one| u64::from(self.spec(one).weight)).sum();
+            let part = |queue: QueueId| left * u64::from(self.spec(queue).weight) / weights.max(1);
+            let Some(at) = by_weight.iter().position(|&one| part(one) < guaranteed(one)) else { return part(queue) };
+            let one = by_weight.swap_remove(at);
+            if one == queue {
+                return guaranteed(one);
+            }
+            left = left.saturating_sub(guaranteed(one));
+        }
     }
 
     /// The queue's part of an amount by weight, among active siblings. The queue counts as active.
@@ -321,6 +326,27 @@ mod tests {
 
     fn spec(name: &str, guaranteed: u32, maximum: u32) -> QueueSpec {
         QueueSpec { guaranteed, maximum, ..QueueSpec::named(name) }
+    }
+
+    #[test]
+    fn a_queue_has_its_guarantee_or_its_part_by_weight_if_that_is_more() {
+        let by = |name, guaranteed, weight| QueueSpec { weight, ..spec(name, guaranteed, WHOLE) };
+        let specs = vec![
+            by("root.a", 500_000, 1_000),
+            by("root.b", 0, 3_000),
+            by("root.c", 0, 1_000),
+            by("root.b.x", 0, 1_000),
+        ];
+        let tree = QueueTree::new(specs).unwrap();
+        let parts = |active: &[&str]| {
+            let active: Vec<QueueId> = active.iter().map(|name| tree.find(name).unwrap()).collect();
+            let is_active = |queue: QueueId| active.contains(&queue);
+            active.iter().map(|queue| tree.part_of_cluster(*queue, &is_active)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(&["root.a", "root.b", "root.c"]), [500_000, 375_000, 125_000]);
+        assert_eq!(parts(&["root.a", "root.c"]), [500_000, 500_000], "its weight gives it as much as its guarantee");
+        assert_eq!(parts(&["root.b", "root.c"]), [750_000, 250_000]);
+        assert_eq!(parts(&["root.b", "root.b.x", "root.a"]), [500_000, 500_000, 500_000], "all of the one above it");
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Holdings {
 struct Review {
     now: Instant,
     standings: BTreeMap<JobSlot, Standing>,
-    /// What each job holds beyond its entitlement and would leave.
+    /// What each job holds beyond its entitlement and would leave; of jobs without gangs.
     excess: BTreeMap<JobSlot, Totals>,
 }
 
@@ -180,8 +180,13 @@ impl Scheduler {
         }
         let beyond = |one: &Standing| used[&one.job].saturating_sub(&one.due);
         let excess = standings.values().map(|one| (one.job, beyond(one)));
-        let excess = excess.filter(|(_, excess)| *excess != Totals::ZERO).collect();
+        let excess = excess.filter(|(job, excess)| *excess != Totals::ZERO && !self.has_gangs(*job)).collect();
         Review { now, standings, excess }
+    }
+
+    /// All tasks of a gang would end with one of them.
+    fn has_gangs(&self, job: JobSlot) -> bool {
+        self.queue.job(job).asks.iter().any(|ask| self.queue.ask(*ask).is_gang)
     }
 
     /// The bookings of jobs beyond their entitlements, the newest first.
@@ -308,6 +313,10 @@ impl Scheduler {
         for victim in &preempted {
             holdings.leaving.push(victim.grant);
             if let Some(left) = self.queue.job_slot(victim.job).and_then(|job| review.excess.get_mut(&job)) {
+                debug_assert!(
+                    left.holds(&victim.resources) > 0,
+                    "the job of {victim:?} has less than it is entitled to"
+                );
                 *left = less(left, &victim.resources);
             }
         }

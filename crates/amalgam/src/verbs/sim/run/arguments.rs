@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 pub struct RunArgs {
     /// A TOML file of flags, such as `nodes = 100`; those of the command line replace them
     pub(super) scenario: Option<PathBuf>,
-    /// Which policies schedule: one preset, several with commas between, or `all` [default: that of --config, or drf]
+    /// Which policies schedule: one preset, several with commas between, or `all` [default: that of --config, or amalgam]
     #[arg(long, value_name = "PRESETS", value_parser = parse_presets)]
     pub(super) preset: Option<Presets>,
     /// Part of the jobs, drawn by the seed, that use another preset on the same cluster, such as apollo-plus:0.5; results are
