@@ -22,7 +22,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The least number of the 480 seeds that have to meet each of these.
+/// The least number of the 960 seeds that have to meet each of these.
 const MET: [(u64, &[&str]); 7] = [
     (
         1,
@@ -79,9 +79,9 @@ const MET: [(u64, &[&str]); 7] = [
 ];
 
 #[test]
-fn seeds_1_to_480_keep_every_rule_and_meet_the_expected_events() {
-    let reports = reports(1..=480, cores());
-    assert_eq!(reports.len(), 480);
+fn seeds_1_to_960_keep_every_rule_and_meet_the_expected_events() {
+    let reports = reports(1..=960, cores());
+    assert_eq!(reports.len(), 960);
     let mut coverage = TotalCoverage::default();
     for report in reports {
         assert_eq!(report.failure, None, "replay with: amalgam sim chaos --seed {} --story", report.seed);

@@ -188,7 +188,7 @@ impl Dispatcher {
         self.admission.set_started(job);
         let entry = &self.admission.jobs[&job];
         let (admitted, requested_actions) = (Arc::clone(&entry.job), entry.requested_actions());
-        self.scheduler.add_job(job, entry.queue, admitted.user, admitted.spec.priority);
+        self.scheduler.add_job(&admitted, entry.queue);
         let share = self.share_at_start(job, out);
         out.send(job, ToJobManager::Start { job: admitted, share, requested_actions, lost: Arc::default() });
         self.started.push(job);

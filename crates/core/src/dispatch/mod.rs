@@ -275,7 +275,7 @@ impl Dispatcher {
     pub fn recovered(&mut self) {
         self.recover_queues();
         for (job, queue) in self.admission.running() {
-            self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
+            self.scheduler.add_job(job, queue);
         }
     }
 

@@ -37,7 +37,7 @@ impl Dispatcher {
             if is_placed_anew {
                 // Its asks are queued at its old place.
                 self.scheduler.end_job(job.id, &mut self.rooms);
-                self.scheduler.add_job(job.id, queue, job.user, job.spec.priority);
+                self.scheduler.add_job(&job, queue);
                 self.started.push(job.id);
             }
             out.send(job.id, ToJobManager::Updated { job, is_placed_anew });

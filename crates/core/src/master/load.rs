@@ -37,6 +37,8 @@ pub(super) struct Nodes {
     started: Option<Instant>,
 }
 
+/// The order in memory matters: fields that each report uses come first, and rare ones are boxed. The entries of a
+/// large cluster are visited in turn, and none is in a cache.
 #[derive(Default)]
 #[repr(C, align(64))]
 struct NodeEntry {
@@ -314,6 +316,8 @@ impl Master {
         self.reliability.on_join(node, attributes.get("rack"));
         self.dispatch.rooms.join(node, capacity, attributes);
         self.reconcile(now, node, &registration.live, out);
+        // What it was asked to hand over before is forgotten there.
+        self.nodes.count_queue(node, None);
         let oldest = self.claims.tokens.oldest();
         let entry = self.nodes.entry(node);
         entry.steer = None;

@@ -50,6 +50,8 @@ pub struct OpenRequest {
 #[derive(Clone, Debug)]
 pub struct JobEntry {
     pub id: JobId,
+    /// Whether all tasks of some of its stages start together.
+    pub has_gangs: bool,
     pub asks: Vec<AskSlot>,
     /// Grants that have not been freed.
     pub bookings: u32,
@@ -63,9 +65,9 @@ impl OpenRequest {
 }
 
 impl RequestQueue {
-    pub fn add_job(&mut self, id: JobId) -> JobSlot {
+    pub fn add_job(&mut self, id: JobId, has_gangs: bool) -> JobSlot {
         let slot = self.free_jobs.pop().unwrap_or(self.jobs.len() as JobSlot);
-        let entry = Some(JobEntry { id, asks: Vec::new(), bookings: 0, ended: false });
+        let entry = Some(JobEntry { id, has_gangs, asks: Vec::new(), bookings: 0, ended: false });
         if slot as usize == self.jobs.len() {
             self.jobs.push(entry);
         } else {

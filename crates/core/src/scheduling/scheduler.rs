@@ -21,10 +21,10 @@ use crate::policy::{
     AskSlot, Budget, Decision, DemandChange, InterJobPolicy, NewAllowance, NextAsk, Offer, OpenAsk, Outcome,
     PlacementPolicy, QueueUsage,
 };
-use crate::protocol::{Ask, Rule};
+use crate::protocol::{AdmittedJob, Ask, Rule};
 use crate::vocabulary::{
     AllowanceRequest, AskId, Duration, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews,
-    Prediction, QueueId, Resources, Route, Totals, UserId,
+    Prediction, QueueId, Resources, Route, Totals,
 };
 use gangs::Gangs;
 use reclaim::Holdings;
@@ -131,14 +131,14 @@ impl Scheduler {
 
     // ---- requests of jobs ------------------------------------------------------------------------------------------
 
-    pub fn add_job(&mut self, id: JobId, queue: QueueId, user: UserId, priority: i32) {
-        if self.queue.job_slot(id).is_some() {
+    pub fn add_job(&mut self, admitted: &AdmittedJob, queue: QueueId) {
+        let AdmittedJob { id, user, ref spec, .. } = *admitted;
+        if let Some(slot) = self.queue.job_slot(id) {
             // A job that ended and was reopened before its last resources were freed.
-            let slot = self.queue.job_slot(id).expect("just found");
             self.queue.job_mut(slot).ended = false;
             return;
         }
-        let job = self.queue.add_job(id);
+        let (job, priority) = (self.queue.add_job(id, spec.stages.iter().any(|stage| stage.gang)), spec.priority);
         self.inter_job.on_change(&DemandChange::JobAdded { job, id, queue, user, priority });
     }
 

@@ -54,6 +54,26 @@ pub fn with_shares(queues: &QueueTree, globals: u8, chance: &mut Chance) -> Queu
     QueueTree::new(specs).expect("the tree is the same")
 }
 
+/// The same queues, each leaf guaranteed nothing, half or all of what the queues before it left of the cluster, up to its maximum.
+pub fn with_guarantees(queues: &QueueTree, chance: &mut Chance) -> QueueTree {
+    let mut left = WHOLE;
+    let mut specs: Vec<QueueSpec> =
+        (0..queues.len() as u32).map(|number| queues.spec(QueueId(number)).clone()).collect();
+    for number in (0..specs.len()).rev() {
+        let children = queues.children(QueueId(number as u32));
+        let of_children: u32 = children.iter().map(|child| specs[*child as usize].guaranteed).sum();
+        let spec = &mut specs[number];
+        if children.is_empty() {
+            spec.guaranteed = one_of(chance, &[0, left / 2, left / 2, left]).min(spec.maximum);
+            left -= spec.guaranteed;
+        } else if number > 0 {
+            spec.maximum = spec.maximum.max(of_children);
+            spec.guaranteed = of_children;
+        }
+    }
+    QueueTree::new(specs).expect("the tree is the same")
+}
+
 fn leaf(name: &str, guaranteed: u32, least: u32, chance: &mut Chance) -> QueueSpec {
     let maximum = share(least, chance);
     QueueSpec {

@@ -78,9 +78,13 @@ impl Scenario {
 fn settings(seed: u64, queues: QueueTree, chance: &mut Chance) -> Settings {
     let preset = preset(&mut Chance::new(seed, "chaos preset"));
     let preset = yielding(preset, &mut Chance::new(seed, "chaos yielding"));
+    let preset = entitling(preset, &mut Chance::new(seed, "chaos entitling"));
     let preset = queueing(preset, &mut Chance::new(seed, "chaos queueing"));
     let preset = one_step_further(preset, &mut Chance::new(seed, "chaos one step further"));
-    let preset = entitling(preset, &mut Chance::new(seed, "chaos entitling"));
+    let queues = match preset.preempts_for_shares() {
+        true => queues::with_guarantees(&queues, &mut Chance::new(seed, "chaos guarantees")),
+        false => queues,
+    };
     let (preset, beside) = side_by_side(preset, &mut Chance::new(seed, "chaos side by side"));
     let queues = in_queues(queues, beside.as_ref(), &mut Chance::new(seed, "chaos presets of queues"));
     Settings {
@@ -199,9 +203,10 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     yielding
 }
 
-/// In a third of all seeds, work of jobs beyond what they are entitled to is preempted. Drawn separately, as above.
+/// In half of the seeds, work of jobs beyond what they are entitled to is preempted: in a third of all, since some of these get
+/// queues at nodes or become federations afterwards. Drawn separately, as above.
 fn entitling(preset: Preset, chance: &mut Chance) -> Preset {
-    if !is_one_in(3, chance) {
+    if !is_one_in(2, chance) {
         return preset;
     }
     let mut entitling = Preset::AMALGAM.with_seed(preset.seed);

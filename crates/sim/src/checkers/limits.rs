@@ -42,7 +42,8 @@ impl Limits {
     fn check_starts(&mut self, master: &Master, queues: &QueueTree) -> Result<(), Breach> {
         let (ledger, known, newest) = (master.ledger(), std::mem::take(&mut self.known), self.newest);
         let mut uses = Vec::new();
-        for booking in (0..ledger.len()).flat_map(|node| ledger.bookings_on(NodeId(node as u32))) {
+        // What is being preempted holds its room until its end, beside its successor.
+        for booking in (0..ledger.len()).flat_map(|node| ledger.staying_on(NodeId(node as u32))) {
             let number = (booking.grant.epoch, booking.grant.number);
             self.known.insert(number);
             self.newest = self.newest.max(number);

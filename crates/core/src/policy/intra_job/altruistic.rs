@@ -48,9 +48,9 @@ pub enum PlanOrder {
 const BETWEEN_PIECES: Duration = Duration::from_micros(1);
 /// After this many plans in a row that could not be kept, the search for an order continues while plans are made, and
 /// there is a pause between plans: tasks that must start are kept from it by a full cluster, a limit of concurrent
-/// tasks, a delay before a retry, or a user. What can be deferred changes little until one of them starts, which is
-/// an event that ends the pause. It is one part in LATE_BY of the time since the last such event, and at least
-/// BETWEEN_PLANS.
+/// tasks, a delay before a retry, or a user. Until one of them starts, which is an event that ends the pause, the end of
+/// the job moves, and with it the time until which other tasks can be deferred. It is one part in LATE_BY of the time
+/// since the last such event, and at least BETWEEN_PLANS.
 const MOST_IN_VAIN: u32 = 8;
 const BETWEEN_PLANS: Duration = Duration::from_millis(10);
 

@@ -186,7 +186,7 @@ impl Scheduler {
 
     /// All tasks of a gang would end with one of them.
     fn has_gangs(&self, job: JobSlot) -> bool {
-        self.queue.job(job).asks.iter().any(|ask| self.queue.ask(*ask).is_gang)
+        self.queue.job(job).has_gangs
     }
 
     /// The bookings of jobs beyond their entitlements, the newest first.
@@ -278,12 +278,16 @@ impl Scheduler {
         Some(Place { node, victims, lost })
     }
 
-    /// What the attempt of the booking has done so far, in the unit of the credit.
+    /// How long the attempt of the booking has run, as far as this incarnation of the master knows.
+    fn ran(&self, booking: &Booking, now: Instant, holdings: &Holdings) -> Duration {
+        let job = self.queue.job_slot(booking.job);
+        let since = job.and_then(|job| holdings.since.get(job as usize)?.get(&booking.grant));
+        now.since(since.copied().unwrap_or(Instant::ZERO))
+    }
+
+    /// What it has done so far, in the unit of the credit.
     fn lost_by(&self, victim: &Booking, now: Instant, holdings: &Holdings, ledger: &Ledger) -> u64 {
-        let since =
-            self.queue.job_slot(victim.job).and_then(|job| holdings.since.get(job as usize)?.get(&victim.grant));
-        let ran = now.since(since.copied().unwrap_or(Instant::ZERO));
-        ran.0.saturating_mul(share_of(&victim.resources, ledger))
+        self.ran(victim, now, holdings).0.saturating_mul(share_of(&victim.resources, ledger))
     }
 
     fn take(
