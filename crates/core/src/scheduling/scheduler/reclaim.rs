@@ -6,8 +6,8 @@
 //! attempts that have run for the shortest time are preempted first, since they lose least.
 //!
 //! A queue gets what it is guaranteed at once. Otherwise a preemption may lose what is left of a part of all work done so
-//! far; or as much as the task has lost by waiting: it has waited for as long as the attempts had run when it came, which
-//! is at most twice as bad as the best that could be done (as with renting skis: Karlin et al. 1988).
+//! far; or as much as a stage has lost since one of its tasks got room last: the next one has waited for as long as the
+//! attempts had run then (as with renting skis: Karlin et al. 1988).
 
 use super::{Confirm, Scheduler};
 use crate::policy::{AskSlot, JobSlot, NextAsk, Standing};
@@ -35,7 +35,7 @@ pub(super) struct Holdings {
     since: Vec<BTreeMap<GrantId, Instant>>,
     /// Bookings that are being preempted.
     leaving: Vec<GrantId>,
-    /// Work that may still be lost, in nanoseconds of a millionth of the cluster.
+    /// Work that may still be lost, in microseconds of a millionth of the cluster.
     credit: u64,
     /// The credit was counted up to this time.
     counted_at: Instant,
@@ -274,7 +274,8 @@ impl Scheduler {
         let grant = GrantId { slot: u32::MAX, ..GrantId::default() };
         let wanted = Booking { grant, job: request.id.job, node, resources: request.shape };
         let victims = ledger.preempted_for(&wanted, |booking| allowed.contains(&booking.grant))?;
-        let lost = victims.iter().map(|victim| self.lost_by(victim, review.now, holdings, ledger)).sum();
+        let lost = victims.iter().map(|victim| self.lost_by(victim, review.now, holdings, ledger));
+        let lost = lost.fold(0, u64::saturating_add);
         Some(Place { node, victims, lost })
     }
 
