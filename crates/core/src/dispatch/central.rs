@@ -84,9 +84,11 @@ impl Dispatcher {
     /// Places asks that have waited long enough for room near their input, or for work of others beyond what those are
     /// entitled to.
     pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Confirmation, out: &mut Outbox) {
-        let reviews = self.scheduler.next_reclaim().is_some_and(|at| at <= now);
-        if self.scheduler.widen(now, &mut self.rooms) || reviews {
+        if self.scheduler.widen(now, &mut self.rooms) {
             self.decide(now, &[], claims, out);
+        }
+        if self.scheduler.next_reclaim().is_some_and(|at| at <= now) {
+            self.reclaim(now, claims, out);
         }
     }
 
@@ -114,6 +116,7 @@ impl Dispatcher {
             self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
             // One node alone is not enough for a gang.
             self.fill_cluster(now, true, claims, out);
+            self.reclaim(now, claims, out);
         }
     }
 

@@ -121,6 +121,8 @@ impl NodeAgent {
 
     /// The master preempts attempts for a task of this job, which it granted their room.
     pub(super) fn on_preempt(&mut self, now: Instant, grants: &[GrantId], by: JobId, out: &mut Outbox) {
+        let here: Vec<GrantId> = self.attempts.iter().filter_map(|(_, attempt)| attempt.grant).collect();
+        self.refuse_later(grants.iter().copied().filter(|grant| !here.contains(grant)));
         for victim in self.held_under(grants) {
             let entry = &self.attempts[&victim];
             if !matches!(entry.state, State::Stopping { .. } | State::Ended(_)) {

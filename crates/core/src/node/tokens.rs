@@ -6,7 +6,8 @@
 use super::NodeAgent;
 use crate::protocol::{Address, Claim, Launch, TheMaster, ToJobManager, ToMaster};
 use crate::role::{Outbox, Record, TokenFault};
-use crate::vocabulary::{AttemptId, Epoch, Generation, HostId, Instant, JobId, Key, Mac};
+use crate::vocabulary::{AttemptId, Epoch, Generation, GrantId, HostId, Instant, JobId, Key, Mac};
+use std::collections::BTreeSet;
 
 pub(super) struct Tokens {
     mac: Mac,
@@ -18,6 +19,8 @@ pub(super) struct Tokens {
     seen: Vec<Seen>,
     /// Launches that arrived before the welcome, which contains the key.
     early: Vec<(Address, Box<Launch>)>,
+    /// Grants that were preempted before their launches arrived.
+    preempted: BTreeSet<GrantId>,
 }
 
 /// A process that may launch here.
@@ -48,7 +51,13 @@ enum Verdict {
 
 impl Tokens {
     pub(super) fn new(mac: Mac) -> Tokens {
-        Tokens { mac, issuers: vec![Issuer::new(HostId::SERVER)], seen: Vec::new(), early: Vec::new() }
+        Tokens {
+            mac,
+            issuers: vec![Issuer::new(HostId::SERVER)],
+            seen: Vec::new(),
+            early: Vec::new(),
+            preempted: BTreeSet::new(),
+        }
     }
 
     fn issuer(&self, host: HostId) -> Option<&Issuer> {
@@ -177,11 +186,24 @@ impl NodeAgent {
                 out.record(Record::Stale { from, attempt });
             }
         } else if self.admits(now, from, &launch, out) {
-            if self.master.honours(launch.grant) {
+            if let Some(grant) = launch.grant.filter(|grant| self.tokens.preempted.remove(grant)) {
+                self.refuse(now, &launch, out);
+                out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+            } else if self.master.honours(launch.grant) {
                 self.accept(now, launch, out);
             } else {
                 self.refuse(now, &launch, out);
             }
+        }
+    }
+
+    /// These grants are preempted: launches under them that have not arrived are refused.
+    pub(super) fn refuse_later(&mut self, grants: impl Iterator<Item = GrantId>) {
+        /// The launches of older ones are lost, or their grants were returned.
+        const MOST: usize = 1_024;
+        self.tokens.preempted.extend(grants);
+        while self.tokens.preempted.len() > MOST {
+            self.tokens.preempted.pop_first();
         }
     }
 

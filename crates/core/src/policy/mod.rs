@@ -62,8 +62,8 @@ pub trait InterJobPolicy: Send {
         false
     }
 
-    /// Whether the job's queue, or one above it, is guaranteed what it would hold with this much more.
-    fn is_guaranteed(&self, _job: JobSlot, _more: &Resources) -> bool {
+    /// Whether a queue that has the job and not the other one is guaranteed what it would hold with this much more.
+    fn is_guaranteed(&self, _job: JobSlot, _more: &Resources, _other: JobSlot) -> bool {
         false
     }
 

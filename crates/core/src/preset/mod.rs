@@ -286,8 +286,8 @@ impl Preset {
         Some(OwnPlacement { placement, tasks })
     }
 
-    /// This preset, or one under which nodes act in the same way, for nodes of this version of the wire: they do not know presets that
-    /// came later.
+    /// This preset, or one with which nodes act in the same way as far as they can, for nodes of this version of the wire: they do not
+    /// know presets that came later, nor that attempts are preempted for others.
     #[must_use]
     pub fn for_nodes_of(self, version: u32) -> Preset {
         let is_known = version >= 33 || self.name != Preset::AMALGAM.name;

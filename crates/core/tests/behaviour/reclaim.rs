@@ -112,3 +112,55 @@ fn guarantees_hold_after_a_restart_of_the_master() {
     world.run_for(Duration::from_secs(5));
     assert_eq!((running(&world, owner), running(&world, guest)), (4, 4));
 }
+
+#[test]
+fn an_attempt_that_is_preempted_before_its_launch_arrives_does_not_start() {
+    let mut world = cluster(two_queues());
+    world.hold_launches = true;
+    let guest = world.submit(tasks("one", 8, "1h", 3_600));
+    let owner = world.submit(tasks("other", 4, "1h", 3_600));
+    world.run_for(Duration::from_secs(2));
+    world.hold_launches = false;
+    world.deliver_held_launches();
+    world.run_for(Duration::from_secs(5));
+    assert_eq!((running(&world, owner), running(&world, guest)), (4, 4));
+    assert_eq!(preempted(&world), 0, "nothing had to be stopped");
+    world.run_for(Duration::from_secs(4 * 3_600));
+    assert_eq!([world.outcome(guest), world.outcome(owner)], [Some(JobOutcome::Succeeded); 2]);
+}
+
+#[test]
+fn a_guarantee_does_not_help_a_queue_against_its_own_jobs() {
+    let most = QueueSpec { guaranteed: 750_000, ..QueueSpec::named("root.one") };
+    let mut world = cluster(vec![most, QueueSpec::named("root.other")]);
+    // Gangs are not preempted.
+    let mut gang = tasks("other", 4, "1h", 3_600);
+    gang.stages[0].gang = true;
+    let gang = world.submit(gang);
+    world.run_for(Duration::from_secs(5));
+    let long = world.submit(tasks("one", 8, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    assert_eq!((running(&world, gang), running(&world, long)), (4, 4));
+    let short = world.submit(tasks("one", 2, "1s", 1));
+    world.run_for(Duration::from_secs(20));
+    assert_eq!((running(&world, long), world.outcome(short)), (4, None), "its queue has less than it is guaranteed");
+    assert_eq!(preempted(&world), 0);
+}
+
+/// The credit is a part of the work that was done: 2 % of ten hours of eight cores are twelve minutes of eight cores.
+#[test]
+fn a_cluster_that_was_idle_has_no_work_to_lose() {
+    for (busy, short_ends) in [(true, true), (false, false)] {
+        let mut world = cluster(Vec::new());
+        if busy {
+            world.submit(tasks("", 8, "10h", 36_000));
+        }
+        world.run_for(Duration::from_secs(36_010));
+        let long = world.submit(tasks("", 8, "1h", 3_600));
+        world.run_for(Duration::from_secs(300));
+        let short = world.submit(tasks("", 1, "1s", 1));
+        world.run_for(Duration::from_secs(10));
+        assert_eq!(world.outcome(short).is_some(), short_ends, "{}", world.log.join("\n"));
+        assert_eq!(running(&world, long), CORES);
+    }
+}

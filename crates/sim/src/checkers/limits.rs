@@ -10,7 +10,7 @@ use amalgam_core::dispatch::JobState;
 use amalgam_core::master::Master;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::protocol::AdmittedJob;
-use amalgam_core::scheduling::Booking;
+use amalgam_core::scheduling::{Booking, Ledger};
 use amalgam_core::vocabulary::resources::WIDTH;
 use amalgam_core::vocabulary::{Epoch, JobId, NodeId, NodeViews, QueueId, Totals};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +38,26 @@ struct Use<'a> {
     queue: QueueId,
 }
 
+/// The cluster's resources.
+struct Capacity {
+    /// Of which queues and users may have parts.
+    shared: Totals,
+    /// All that can be booked at the same time.
+    whole: Totals,
+}
+
+/// What stays booked on nodes beyond their capacities.
+fn beyond(ledger: &Ledger) -> Totals {
+    let mut all = Totals::ZERO;
+    for node in ledger.ids() {
+        let (mut booked, mut capacity) = (Totals::ZERO, Totals::ZERO);
+        ledger.staying_on(node).for_each(|booking| booked.add(&booking.resources));
+        capacity.add(&ledger.node_capacity(node));
+        all = all.zip(&booked.saturating_sub(&capacity), |all, more| all + more);
+    }
+    all
+}
+
 impl Limits {
     fn check_starts(&mut self, master: &Master, queues: &QueueTree) -> Result<(), Breach> {
         let (ledger, known, newest) = (master.ledger(), std::mem::take(&mut self.known), self.newest);
@@ -55,6 +75,9 @@ impl Limits {
         // Nodes may have left after the start, in the same turn.
         let before = std::mem::replace(&mut self.capacity, *ledger.capacity());
         let capacity = larger_of(&before, &self.capacity);
+        // A node that registers again keeps what was being preempted there beside its successor.
+        let whole = capacity.zip(&beyond(ledger), |capacity, beyond| capacity + beyond);
+        let capacity = Capacity { shared: capacity, whole };
         let is_new = |entry: &&Use<'_>| (entry.booking.grant.epoch, entry.booking.grant.number) > newest;
         for start in uses.iter().filter(is_new) {
             check_start(start, &uses, queues, &capacity)?;
@@ -74,7 +97,7 @@ impl Limits {
     }
 }
 
-fn check_start(start: &Use<'_>, uses: &[Use<'_>], queues: &QueueTree, capacity: &Totals) -> Result<(), Breach> {
+fn check_start(start: &Use<'_>, uses: &[Use<'_>], queues: &QueueTree, capacity: &Capacity) -> Result<(), Breach> {
     let breach = |what: String| Err(Breach::of_job(start.job.id, what));
     if limit_of_user(start, 0, uses, queues, capacity) {
         let queue = &queues.spec(start.queue).name;
@@ -87,7 +110,7 @@ fn check_start(start: &Use<'_>, uses: &[Use<'_>], queues: &QueueTree, capacity: 
 }
 
 /// Whether the start, with `more` more like it, exceeds the limit of its user.
-fn limit_of_user(start: &Use<'_>, more: u64, uses: &[Use<'_>], queues: &QueueTree, capacity: &Totals) -> bool {
+fn limit_of_user(start: &Use<'_>, more: u64, uses: &[Use<'_>], queues: &QueueTree, capacity: &Capacity) -> bool {
     let of_user = uses.iter().filter(|other| other.queue == start.queue && other.job.user == start.job.user);
     exceeds(start, more, of_user, capacity, queues.spec(start.queue).user_limit)
 }
@@ -98,7 +121,7 @@ fn limit_of_queues<'a>(
     more: u64,
     uses: &[Use<'_>],
     queues: &'a QueueTree,
-    capacity: &Totals,
+    capacity: &Capacity,
 ) -> Option<&'a str> {
     let chain = std::iter::successors(Some(start.queue), |queue| queues.parent(*queue));
     let mut passed = chain.filter(|queue| {
@@ -114,12 +137,15 @@ fn exceeds<'a>(
     start: &Use<'_>,
     more: u64,
     uses: impl Iterator<Item = &'a Use<'a>>,
-    capacity: &Totals,
+    capacity: &Capacity,
     share: u32,
 ) -> bool {
     let mut used = Totals::ZERO;
     uses.for_each(|other| used.add(&other.booking.resources));
-    let limit = |kind: usize| (u128::from(capacity.0[kind]) * u128::from(share) / 1_000_000) as u64;
+    let limit = |kind: usize| match share {
+        WHOLE => capacity.whole.0[kind],
+        share => (u128::from(capacity.shared.0[kind]) * u128::from(share) / 1_000_000) as u64,
+    };
     let taken = |kind: usize| u64::from(start.booking.resources.0[kind]);
     let counts = more == 0 || share < WHOLE;
     (0..WIDTH).any(|kind| counts && taken(kind) > 0 && used.0[kind] + more * taken(kind) > limit(kind))

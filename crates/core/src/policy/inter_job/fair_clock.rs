@@ -1,8 +1,8 @@
 //! What each job would have done with fair shares, as a clock of its queue that advances by the work that jobs have done,
 //! divided by the number of those that would have shared it (Golestani 1994, self-clocked fair queueing).
 //!
-//! Departs: the clock counts the work actually done. Jobs that want no more than an equal part do not share: they would
-//! have all that they want.
+//! Departs: the clock counts the work actually done. Jobs that never wanted more than an equal part do not share: they
+//! would have all that they want.
 
 use super::Accounts;
 use super::accounts::JobAccount;
@@ -81,7 +81,8 @@ impl Accounts {
         let done = if was_known { job.done().saturating_sub(before) } else { 0 };
         let queue = job.queue;
         self.has_new |= !was_known;
-        if done > 0 && self.is_wide(slot) {
+        let shares = self.job(slot).fair.place.is_some() || self.is_wide(slot);
+        if done > 0 && shares {
             self.queues[queue.0 as usize].clock.advance(done);
         }
     }

@@ -7,7 +7,7 @@ use super::{Accounts, Demand, fair_shares};
 use crate::policy::{JobSlot, Standing};
 use crate::vocabulary::{JobId, QueueId, Resources, Totals};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A job in its queue's order: higher priority first, then the smaller rank, then the smaller id.
 type Place = (Reverse<i32>, u64, JobId, JobSlot);
@@ -18,6 +18,9 @@ pub(super) fn standings(accounts: &mut Accounts, rank: impl Fn(&Accounts, JobSlo
     for slot in accounts.active_jobs() {
         let job = accounts.job(slot);
         queues.entry(job.queue).or_default().push((Reverse(job.priority()), 0, job.id, slot));
+    }
+    for queue in accounts.tree.leaves().filter(|queue| !queues.contains_key(queue)).collect::<Vec<_>>() {
+        accounts.queues[queue.0 as usize].clock.set_level(u64::MAX, 0);
     }
     let mut all = Vec::new();
     let shares = shares(accounts, &queues);
@@ -37,10 +40,11 @@ pub(super) fn standings(accounts: &mut Accounts, rank: impl Fn(&Accounts, JobSlo
 }
 
 impl Accounts {
-    /// Whether the job's queue, or one above it but not the root, is guaranteed what it would hold with this much more.
-    pub(super) fn is_guaranteed(&self, job: JobSlot, more: &Resources) -> bool {
-        let queues = std::iter::successors(Some(self.job(job).queue), |queue| self.tree.parent(*queue));
-        queues.filter(|queue| self.tree.parent(*queue).is_some()).any(|queue| {
+    /// Whether a queue that has the job and not the other one is guaranteed what it would hold with this much more.
+    pub(super) fn is_guaranteed(&self, job: JobSlot, more: &Resources, other: JobSlot) -> bool {
+        let queues = |job| std::iter::successors(Some(self.job(job).queue), |queue| self.tree.parent(*queue));
+        let has_other = |queue: &QueueId| queues(other).any(|of_other| of_other == *queue);
+        queues(job).take_while(|queue| !has_other(queue)).any(|queue| {
             let mut with = self.queues[queue.0 as usize].used;
             with.add(more);
             with.dominant_share(&self.capacity) <= u64::from(self.tree.spec(queue).guaranteed)
@@ -51,14 +55,13 @@ impl Accounts {
 /// The share of each queue that has jobs: the same fraction of every kind of resource.
 fn shares(accounts: &Accounts, queues: &BTreeMap<QueueId, Vec<Place>>) -> Vec<u64> {
     let tree = &accounts.tree;
-    let is_above = |above: QueueId, queue: QueueId| {
-        std::iter::successors(Some(queue), |queue| tree.parent(*queue)).any(|queue| queue == above)
-    };
-    let is_active = |queue: QueueId| queues.keys().any(|active| is_above(queue, *active));
+    let above = |queue: QueueId| std::iter::successors(Some(queue), |queue| tree.parent(*queue));
+    let active: BTreeSet<QueueId> = queues.keys().flat_map(|queue| above(*queue)).collect();
+    let is_active = |queue: QueueId| active.contains(&queue);
     let demand = |(&queue, line): (&QueueId, &Vec<Place>)| {
         let wanted =
             line.iter().fold(Totals::ZERO, |sum, place| sum.zip(&accounts.job(place.3).wanted, u64::saturating_add));
-        let most = u64::from(tree.spec(queue).maximum);
+        let most = above(queue).map(|queue| u64::from(tree.spec(queue).maximum)).min().unwrap_or_default();
         Demand { weight: tree.part_of_cluster(queue, &is_active).max(1), wanted, most }
     };
     let demands: Vec<Demand> = queues.iter().map(demand).collect();

@@ -226,8 +226,8 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         Totals(self.accounts.capacity.0.map(|amount| self.part_of(job, amount)))
     }
 
-    fn is_guaranteed(&self, job: JobSlot, more: &Resources) -> bool {
-        self.accounts.is_guaranteed(job, more)
+    fn is_guaranteed(&self, job: JobSlot, more: &Resources, other: JobSlot) -> bool {
+        self.accounts.is_guaranteed(job, more, other)
     }
 
     fn has_new_jobs(&self) -> bool {

@@ -5,7 +5,7 @@
 use super::{Booking, BookingChange, ClaimError, Ledger, NONE};
 use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
 use crate::vocabulary::resources::GPU;
-use crate::vocabulary::{Resources, SharedGpu, Totals};
+use crate::vocabulary::{GrantId, Resources, SharedGpu, Totals};
 
 /// How room is made for a booking.
 struct Making {
@@ -80,6 +80,12 @@ impl Ledger {
     ) -> Option<Vec<Booking>> {
         let making = self.victims_for(booking, may_be_preempted)?;
         Some(making.victims.into_iter().map(|(_, victim)| victim).collect())
+    }
+
+    /// Whether the booking is there and is being preempted.
+    pub fn is_being_preempted(&self, grant: GrantId) -> bool {
+        let slot = self.find_booking(grant).and_then(|(at, _)| self.bookings.get(at));
+        slot.is_some_and(|slot| slot.preempted_for != NONE)
     }
 
     fn victims_for(&self, booking: &Booking, may_be_preempted: impl Fn(&Booking) -> bool) -> Option<Making> {

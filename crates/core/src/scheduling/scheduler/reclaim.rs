@@ -5,13 +5,15 @@
 //! a job's work is promoted when its entitlement grows. All of it is booked, so nothing has to be sent for that. The
 //! attempts that have run for the shortest time are preempted first, since they lose least.
 //!
-//! A queue gets what it is guaranteed at once. Otherwise a preemption may lose what is left of a part of all work done so
-//! far; or as much as a stage has lost since one of its tasks got room last: the next one has waited for as long as the
-//! attempts had run then (as with renting skis: Karlin et al. 1988).
+//! A queue gets what it is guaranteed from other queues at once. Otherwise a preemption may lose what is left of a part of
+//! all work done so far; or as much as a stage has lost since one of its tasks got room last: the next one has waited for as
+//! long as the attempts had run then, which is at most twice as bad as the best that could be done (as with renting skis:
+//! Karlin et al. 1988).
 
 use super::{Confirm, Scheduler};
 use crate::policy::{AskSlot, JobSlot, NextAsk, Standing};
 use crate::protocol::Rule;
+use crate::scheduling::request_queue::OpenRequest;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger};
 use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, Totals};
 use serde::{Deserialize, Serialize};
@@ -33,13 +35,15 @@ pub(super) struct Holdings {
     rules: Reclaim,
     /// By job slot: when each booking was made.
     since: Vec<BTreeMap<GrantId, Instant>>,
-    /// Bookings that are being preempted.
+    /// Bookings that were preempted, as far as they may still be there.
     leaving: Vec<GrantId>,
     /// Work that may still be lost, in microseconds of a millionth of the cluster.
     credit: u64,
-    /// The credit was counted up to this time.
-    counted_at: Instant,
+    /// The credit was counted up to this time; from then on this share of the cluster is in use, in millionths.
+    counted_at: Option<Instant>,
+    in_use: u64,
     next_review: Option<Instant>,
+    reviewed_at: Option<Instant>,
     /// An ask found no room since the last review.
     is_stale: bool,
 }
@@ -51,8 +55,10 @@ impl Holdings {
             since: Vec::new(),
             leaving: Vec::new(),
             credit: 0,
-            counted_at: Instant::ZERO,
+            counted_at: None,
+            in_use: 0,
             next_review: None,
+            reviewed_at: None,
             is_stale: false,
         }
     }
@@ -75,13 +81,13 @@ impl Holdings {
         }
     }
 
-    /// Adds the credit of the work that was done since the last call, with this share of the cluster in use, in
+    /// Adds the credit of the work that was done since the last call; from now on this share of the cluster is in use, in
     /// millionths.
     fn count(&mut self, now: Instant, in_use: u64) {
-        let passed = u128::from(now.since(self.counted_at).0);
-        let earned = passed * u128::from(in_use) * u128::from(self.rules.lost) / 1_000_000;
+        let passed = self.counted_at.map_or(0, |before| u128::from(now.since(before).0));
+        let earned = passed * u128::from(self.in_use) * u128::from(self.rules.lost) / 1_000_000;
         self.credit = self.credit.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX));
-        self.counted_at = now;
+        (self.counted_at, self.in_use) = (Some(now), in_use.min(1_000_000));
     }
 }
 
@@ -106,7 +112,8 @@ impl Scheduler {
     const REVIEWED_EVERY: Duration = Duration::from_secs(1);
     /// The least time between reviews, if a job is new.
     const REVIEWED_AFTER_CHANGE: Duration = Duration::from_millis(50);
-    /// Maximum number of asks that get room by preemption in one review, and of tasks.
+    /// Maximum number of waiting asks that are examined in one review, of those that get room by preemption, and of tasks.
+    const EXAMINED_ASKS: usize = 4_096;
     const RECLAIMING_ASKS: usize = 64;
     const RECLAIMING_TASKS: usize = 256;
     /// Maximum number of a job's newest bookings, and of nodes, that are examined for a task.
@@ -132,30 +139,29 @@ impl Scheduler {
         ledger: &mut Ledger,
         confirm: &mut ConfirmInstead<'_>,
     ) {
+        let in_use = self.inter_job.queue_usage(QueueId(0)).dominant_share;
         if std::mem::take(&mut holdings.is_stale) || self.inter_job.has_new_jobs() {
-            let soon = holdings.counted_at + Self::REVIEWED_AFTER_CHANGE;
+            let soon = holdings.reviewed_at.map_or(now, |at| at + Self::REVIEWED_AFTER_CHANGE);
             holdings.next_review = Some(holdings.next_review.map_or(soon, |at| at.min(soon)));
         }
-        if holdings.next_review.is_some_and(|at| now < at) {
+        holdings.count(now, in_use);
+        if holdings.next_review.is_none_or(|at| now < at) {
             return;
         }
-        let mut asks: Vec<AskSlot> = Vec::new();
-        self.inter_job.blocked(&mut |ask| {
-            asks.push(ask);
-            asks.len() == Self::RECLAIMING_ASKS
-        });
-        let in_use = self.inter_job.queue_usage(QueueId(0)).dominant_share;
-        holdings.count(now, in_use.min(1_000_000));
-        holdings.next_review = (!asks.is_empty()).then_some(now + Self::REVIEWED_EVERY);
-        if asks.is_empty() {
-            return;
-        }
-        holdings.leaving.retain(|grant| ledger.booking(*grant).is_some());
+        holdings.next_review = (self.open_tasks > 0).then_some(now + Self::REVIEWED_EVERY);
+        holdings.reviewed_at = Some(now);
+        holdings.leaving.retain(|grant| ledger.is_being_preempted(*grant));
         let mut review = self.review(now, holdings, ledger);
         if review.excess.is_empty() {
             return;
         }
-        let mut newest = self.newest(&review, holdings);
+        let (mut asks, mut seen): (Vec<AskSlot>, usize) = (Vec::new(), 0);
+        self.inter_job.blocked(&mut |ask| {
+            asks.extend(self.is_entitled(ask, &review).then_some(ask));
+            seen += 1;
+            asks.len() == Self::RECLAIMING_ASKS || seen == Self::EXAMINED_ASKS
+        });
+        let mut newest = self.newest(&review, holdings, ledger);
         let mut left = Self::RECLAIMING_TASKS;
         for ask in asks {
             while left > 0 && self.is_entitled(ask, &review) {
@@ -163,7 +169,7 @@ impl Scheduler {
                 if !self.take(ask, &place, &mut review, holdings, ledger, confirm) {
                     break;
                 }
-                newest.retain(|(_, grant)| !holdings.leaving.contains(grant));
+                newest.retain(|(_, grant)| place.victims.iter().all(|victim| victim.grant != *grant));
                 left -= 1;
             }
         }
@@ -190,13 +196,13 @@ impl Scheduler {
     }
 
     /// The bookings of jobs beyond their entitlements, the newest first.
-    fn newest(&self, review: &Review, holdings: &Holdings) -> Vec<(Instant, GrantId)> {
+    fn newest(&self, review: &Review, holdings: &Holdings, ledger: &Ledger) -> Vec<(Instant, GrantId)> {
         let of_job = |job: &JobSlot| {
             let held = holdings.since.get(*job as usize).into_iter().flatten().rev();
             held.take(Self::EXAMINED_OF_JOB).map(|(grant, since)| (*since, *grant))
         };
         let mut newest: Vec<(Instant, GrantId)> = review.excess.keys().flat_map(of_job).collect();
-        newest.retain(|(_, grant)| !holdings.leaving.contains(grant));
+        newest.retain(|(_, grant)| !ledger.is_being_preempted(*grant));
         newest.sort_unstable_by(|one, other| other.cmp(one));
         newest
     }
@@ -221,7 +227,7 @@ impl Scheduler {
     ) -> Option<Place> {
         let request = self.queue.ask(ask);
         let mut seen = BTreeSet::new();
-        let (mut best, bound): (Option<Place>, _) = (None, self.most_to_lose(ask, review.now, holdings, ledger));
+        let (mut best, bound): (Option<Place>, _) = (None, self.most_to_lose(request, review.now, holdings, ledger));
         for node in newest.iter().filter_map(|(_, grant)| Some(ledger.booking(*grant)?.node)) {
             if seen.len() == Self::EXAMINED_NODES {
                 break;
@@ -231,19 +237,23 @@ impl Scheduler {
                 continue;
             }
             let Some(place) = self.place_on(node, ask, review, holdings, ledger) else { continue };
-            if place.lost <= bound && best.as_ref().is_none_or(|best| place.lost < best.lost) {
+            let is_owned = || self.is_owner(request, &place.victims);
+            let may_be_lost = (place.lost <= bound && place.lost < u64::MAX) || is_owned();
+            if may_be_lost && best.as_ref().is_none_or(|best| place.lost < best.lost) {
                 best = Some(place);
             }
         }
         best
     }
 
+    /// Whether a queue has the job and none of the victims', and is guaranteed what it would hold with the task.
+    fn is_owner(&self, request: &OpenRequest, victims: &[Booking]) -> bool {
+        let mut others = victims.iter().map(|victim| self.queue.job_slot(victim.job));
+        others.all(|other| other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, other)))
+    }
+
     /// How much work may be lost for a task of the ask, in the unit of the credit.
-    fn most_to_lose(&self, ask: AskSlot, now: Instant, holdings: &Holdings, ledger: &Ledger) -> u64 {
-        let request = self.queue.ask(ask);
-        if self.inter_job.is_guaranteed(request.job, &request.shape) {
-            return u64::MAX;
-        }
+    fn most_to_lose(&self, request: &OpenRequest, now: Instant, holdings: &Holdings, ledger: &Ledger) -> u64 {
         let waited = now.since(request.waiting_since);
         // Where tasks are short, there is room soon in any case.
         let waited = if waited < Self::REVIEWED_EVERY { 0 } else { waited.0.saturating_mul(2) };
@@ -315,8 +325,8 @@ impl Scheduler {
         holdings.on_held(review.now, job, grant);
         holdings.credit = holdings.credit.saturating_sub(lost);
         review.standings.entry(job).and_modify(|standing| standing.used.add(&shape));
+        holdings.leaving.extend(preempted.iter().map(|victim| victim.grant));
         for victim in &preempted {
-            holdings.leaving.push(victim.grant);
             if let Some(left) = self.queue.job_slot(victim.job).and_then(|job| review.excess.get_mut(&job)) {
                 debug_assert!(
                     left.holds(&victim.resources) > 0,
