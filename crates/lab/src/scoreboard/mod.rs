@@ -1,5 +1,6 @@
 //! `amalgam-lab scoreboard`: public workloads under each preset, and how far each preset is from the best one.
 
+mod backfilling;
 mod board;
 mod score;
 
@@ -10,6 +11,7 @@ use amalgam_cli::show;
 use amalgam_core::preset::Preset;
 use amalgam_sim::{ExecutionSettings, Settings, Simulation};
 use amalgam_workload::trace::Workload;
+use backfilling::Promised;
 use board::{Board, BoardRow, Half, Variant};
 use clap::Args;
 use score::{CaseRuns, Entry, REFERENCE, Run, Score};
@@ -31,7 +33,7 @@ pub struct ScoreboardArgs {
     #[arg(long = "row", value_name = "NAME")]
     rows: Vec<String>,
     /// Presets to compare, which may be baselines; drf is always run, since each job is compared with its end under drf [default:
-    /// fifo,drf,srtf,tetris,carbyne,mercury-plus,apollo-plus,sparrow]
+    /// amalgam,fifo,drf,srtf,tetris,carbyne,mercury-plus,apollo-plus,sparrow]
     #[arg(long = "preset", value_name = "NAME", value_delimiter = ',')]
     presets: Vec<String>,
     /// What jobs and nodes are like
@@ -85,7 +87,9 @@ pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     let cases: Vec<Case<'_>> =
         jobs.iter().flat_map(|jobs| presets.iter().map(move |preset| Case { jobs, preset: *preset })).collect();
     let runs = run_all(&cases, &extent, |case, seed| case.run(seed, &extent));
-    let of_cases: Vec<CaseRuns<'_>> = cases.iter().zip(runs).map(|(case, runs)| case.with(runs)).collect();
+    let mut of_presets = cases.iter().zip(runs).map(|(case, runs)| case.with(runs));
+    let of_jobs = |jobs| of_presets.by_ref().take(presets.len()).chain(backfilled(jobs, &extent)).collect::<Vec<_>>();
+    let of_cases: Vec<CaseRuns<'_>> = jobs.iter().flat_map(of_jobs).collect();
     let scores = score::of_all(&of_cases);
     let cut = cut(&extent);
     if args.json {
@@ -110,9 +114,27 @@ fn presets(names: &[String]) -> Result<Vec<Preset>> {
     Ok(presets)
 }
 
+/// What backfilling of batch systems would have done; nothing unless all jobs are gangs.
+fn backfilled<'a>(jobs: &'a Jobs<'a>, extent: &Extent) -> Vec<CaseRuns<'a>> {
+    let Jobs { row, variant, ref workloads } = *jobs;
+    let processors = row.node_count(extent.amount) * row.cpus;
+    let of = |promised: Promised| {
+        let runs = workloads.iter().map(|workload| Run::of_backfilling(workload, processors, promised));
+        let runs = runs.collect::<Option<_>>()?;
+        Some(CaseRuns { row: &row.name, variant, preset: promised.name(), is_baseline: true, runs })
+    };
+    Promised::ALL.into_iter().filter_map(of).collect()
+}
+
 impl Case<'_> {
     fn with(&self, runs: Vec<Run>) -> CaseRuns<'_> {
-        CaseRuns { row: &self.jobs.row.name, variant: self.jobs.variant, preset: self.preset.name(), runs }
+        CaseRuns {
+            row: &self.jobs.row.name,
+            variant: self.jobs.variant,
+            preset: self.preset.name(),
+            is_baseline: false,
+            runs,
+        }
     }
 
     fn run(&self, seed: u64, extent: &Extent) -> Run {
@@ -133,6 +155,7 @@ SLOWER: share of the jobs with a speed below 0.95 of that under drf; WORST: the 
 KILLS: preempted attempts; LOST: share of the CPU time that no task needed in the end; USED: share of the CPUs in use
 ALLOC: seconds from when a task was ready to its start
 SLOWDOWN: mean bounded slowdown of the jobs; DELAY: by how much a job took longer than the shortest time possible, in seconds, at most
+easy, conservative: backfilling of batch systems without any costs, where all jobs are gangs; they are no presets and not the best of a row
 ";
 
 fn cut(extent: &Extent) -> Vec<String> {

@@ -1,7 +1,8 @@
 //! The numbers of a case, over its seeds.
 
+use super::backfilling::{Ends, Promised};
 use super::board::Variant;
-use amalgam_sim::statistics::mean;
+use amalgam_sim::statistics::{mean, percentile};
 use amalgam_sim::{JobResult, Outcome};
 use amalgam_workload::trace::{TraceJob, Workload};
 use serde::Serialize;
@@ -59,6 +60,10 @@ pub struct Score {
     over_best: Option<OverBest>,
     /// The mean completion time, divided by the smallest of the row in the variant `plain`.
     over_plain: Option<f64>,
+    /// The mean bounded slowdown divided by that of EASY backfilling, and the longest delay by that of conservative backfilling; `None`
+    /// unless all jobs are gangs.
+    over_easy: Option<f64>,
+    over_conservative: Option<f64>,
     /// Share of the jobs that are slower than under [`REFERENCE`], and the least speed.
     slower: f64,
     worst: f64,
@@ -98,10 +103,7 @@ impl Run {
         let results = &outcome.results;
         let of_job = |job: &JobResult| job.jct_s.filter(|_| job.outcome == "succeeded");
         let jct_s: Vec<Option<f64>> = outcome.jobs.iter().map(of_job).collect();
-        let least_s = workload.jobs.iter().map(longest_chain_s);
-        let ended: Vec<(f64, f64)> =
-            jct_s.iter().zip(least_s).filter_map(|(jct, least)| Some(((*jct)?, least))).collect();
-        let slowdowns = ended.iter().map(|(jct, least)| (jct / least.max(BOUND_S)).max(1.0)).collect::<Vec<_>>();
+        let (bounded_slowdown, longest_delay_s) = slowdowns(&jct_s, workload);
         Run {
             jct_s,
             measured: Measured {
@@ -114,11 +116,35 @@ impl Run {
                 lost_work: results.lost_work,
                 allocation_p50_s: results.allocation_s.p50,
                 allocation_p99_s: results.allocation_s.p99,
-                bounded_slowdown: mean(&slowdowns),
-                longest_delay_s: ended.iter().map(|(jct, least)| jct - least).fold(0.0, f64::max),
+                bounded_slowdown,
+                longest_delay_s,
                 utilization: results.utilization.cpu,
             },
         }
+    }
+
+    /// What a batch system would have measured, without any costs; `None` if the workload has other jobs than gangs.
+    pub fn of_backfilling(workload: &Workload, processors: u32, promised: Promised) -> Option<Run> {
+        let ends = Ends::of(workload, u64::from(processors), promised)?;
+        let mut sorted = ends.jct_s.clone();
+        sorted.sort_by(f64::total_cmp);
+        let jct_s: Vec<Option<f64>> = ends.jct_s.iter().copied().map(Some).collect();
+        let (bounded_slowdown, longest_delay_s) = slowdowns(&jct_s, workload);
+        let measured = Measured {
+            mean_s: mean(&sorted),
+            p50_s: percentile(&sorted, 50.0),
+            p95_s: percentile(&sorted, 95.0),
+            p99_s: percentile(&sorted, 99.0),
+            makespan_s: ends.makespan_s,
+            kills: 0.0,
+            lost_work: 0.0,
+            allocation_p50_s: ends.wait_p50_s,
+            allocation_p99_s: ends.wait_p99_s,
+            bounded_slowdown,
+            longest_delay_s,
+            utilization: ends.utilization,
+        };
+        Some(Run { jct_s, measured })
     }
 
     /// Number of jobs that did not succeed.
@@ -160,6 +186,14 @@ impl Measured {
     }
 }
 
+/// The mean bounded slowdown and the longest delay of the jobs that ended.
+fn slowdowns(jct_s: &[Option<f64>], workload: &Workload) -> (f64, f64) {
+    let least_s = workload.jobs.iter().map(longest_chain_s);
+    let ended: Vec<(f64, f64)> = jct_s.iter().zip(least_s).filter_map(|(jct, least)| Some(((*jct)?, least))).collect();
+    let slowdowns = ended.iter().map(|(jct, least)| (jct / least.max(BOUND_S)).max(1.0)).collect::<Vec<_>>();
+    (mean(&slowdowns), ended.iter().map(|(jct, least)| jct - least).fold(0.0, f64::max))
+}
+
 /// How long the job takes with unlimited room, in seconds: the longest chain of stages that wait for each other.
 fn longest_chain_s(job: &TraceJob) -> f64 {
     let mut ends_s: Vec<f64> = Vec::with_capacity(job.run_times.len());
@@ -175,6 +209,8 @@ pub struct CaseRuns<'a> {
     pub row: &'a str,
     pub variant: Variant,
     pub preset: &'a str,
+    /// Not a preset: it is compared with the best one, and is not it.
+    pub is_baseline: bool,
     pub runs: Vec<Run>,
 }
 
@@ -198,8 +234,13 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
     let reference = &reference.expect("it is always run").runs;
     let means: Vec<Option<Measured>> = cases.iter().map(|case| Measured::mean(&case.runs)).collect();
     let unfinished = |runs: &[Run]| runs.iter().map(Run::unfinished).sum::<usize>();
-    let whole =
-        || cases.iter().zip(&means).filter(|(case, _)| unfinished(&case.runs) == 0).filter_map(|(_, mean)| *mean);
+    let whole = || {
+        cases
+            .iter()
+            .zip(&means)
+            .filter(|(case, _)| unfinished(&case.runs) == 0 && !case.is_baseline)
+            .filter_map(|(_, mean)| *mean)
+    };
     let best = |field: fn(&Measured) -> f64| whole().map(|run| field(&run)).fold(f64::INFINITY, f64::min).max(1e-6);
     let over_best = |measured: &Measured| {
         let part = |field: fn(&Measured) -> f64| field(measured) / best(field);
@@ -210,6 +251,13 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
             p99: part(|run| run.p99_s),
             makespan: part(|run| run.makespan_s),
         }
+    };
+    let of_baseline = |promised: Promised, field: fn(&Measured) -> f64| {
+        let found = cases.iter().zip(&means).find(|(case, _)| case.is_baseline && case.preset == promised.name());
+        found.and_then(|(_, mean)| mean.as_ref().map(field))
+    };
+    let over_baseline = |promised, field: fn(&Measured) -> f64, measured: &Option<Measured>| {
+        Some(measured.as_ref().map(field)? / of_baseline(promised, field)?.max(1e-6))
     };
     let score = |(case, measured): (&CaseRuns<'_>, &Option<Measured>)| {
         let runs = &case.runs;
@@ -224,6 +272,8 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
             mean_range_s: (of_seeds().reduce(f64::min).unwrap_or(0.0), of_seeds().reduce(f64::max).unwrap_or(0.0)),
             over_best: measured.as_ref().filter(|_| unfinished(runs) == 0).map(over_best),
             over_plain: None,
+            over_easy: over_baseline(Promised::First, |run| run.bounded_slowdown, measured),
+            over_conservative: over_baseline(Promised::Each, |run| run.longest_delay_s, measured),
             slower: slower as f64 / speeds.len().max(1) as f64,
             worst: speeds.iter().copied().reduce(f64::min).unwrap_or(1.0),
             unfinished: unfinished(runs) as u64,
@@ -301,6 +351,10 @@ impl Score {
             entry("longest_delay_s", run(|run| run.longest_delay_s), None, None),
             entry("unfinished", Some(self.unfinished as f64), None, None),
         ];
+        if self.over_easy.is_some() {
+            entries.push(entry("bounded_slowdown_of_easy", self.over_easy, None, asked(1.0)));
+            entries.push(entry("longest_delay_of_conservative", self.over_conservative, None, asked(1.2)));
+        }
         if !plain {
             let is_stated = matches!(self.variant, Variant::Unknown | Variant::Wrong);
             entries.push(entry("jct_mean_of_best_plain", self.over_plain, None, Some(1.25).filter(|_| is_stated)));
@@ -336,7 +390,8 @@ mod tests {
         let other = run([Some(5.0), Some(10.4), Some(20.0), Some(12.6)]);
         let partial = run([Some(5.0), Some(1.0), Some(1.0), None]);
         let elsewhere = run([Some(1.0); 4]);
-        let case = |row, preset, run| CaseRuns { row, variant: Variant::Plain, preset, runs: vec![run] };
+        let case =
+            |row, preset, run| CaseRuns { row, variant: Variant::Plain, preset, is_baseline: false, runs: vec![run] };
         let scores = of_all(&[
             case("one", "drf", drf),
             case("one", "other", other),
@@ -354,7 +409,8 @@ mod tests {
 
     #[test]
     fn a_preset_under_which_nothing_ends_has_no_times_and_all_its_jobs_are_slower() {
-        let case = |preset, run| CaseRuns { row: "one", variant: Variant::Plain, preset, runs: vec![run] };
+        let case =
+            |preset, run| CaseRuns { row: "one", variant: Variant::Plain, preset, is_baseline: false, runs: vec![run] };
         let scores = of_all(&[case("drf", run([Some(10.0); 4])), case("amalgam", run([None; 4]))]);
         let none = &scores[1];
         assert!(none.measured.is_none() && none.over_best.is_none() && none.over_plain.is_none());
@@ -367,7 +423,13 @@ mod tests {
 
     #[test]
     fn variants_are_compared_with_the_best_plain_one_of_their_row() {
-        let case = |variant, preset, jct_s| CaseRuns { row: "one", variant, preset, runs: vec![run([Some(jct_s); 4])] };
+        let case = |variant, preset, jct_s| CaseRuns {
+            row: "one",
+            variant,
+            preset,
+            is_baseline: false,
+            runs: vec![run([Some(jct_s); 4])],
+        };
         let scores = of_all(&[
             case(Variant::Plain, "drf", 10.0),
             case(Variant::Plain, "amalgam", 8.0),
@@ -377,6 +439,31 @@ mod tests {
         assert_eq!(scores.iter().map(|score| score.over_plain).collect::<Vec<_>>(), [1.25, 1.0, 1.25, 1.5].map(Some));
         let misses: Vec<String> = scores.iter().flat_map(Score::entries).filter_map(|entry| entry.miss()).collect();
         assert_eq!(misses, ["one, jct_mean_of_best_plain: 1.50, asked 1.25"]);
+    }
+
+    #[test]
+    fn backfilling_is_compared_with_presets_and_is_never_the_best() {
+        let case = |preset, is_baseline, slowdown, delay_s| {
+            let measured = Measured {
+                mean_s: slowdown,
+                bounded_slowdown: slowdown,
+                longest_delay_s: delay_s,
+                ..Measured::default()
+            };
+            let runs = vec![Run { jct_s: vec![Some(1.0)], measured }];
+            CaseRuns { row: "one", variant: Variant::Plain, preset, is_baseline, runs }
+        };
+        let scores = of_all(&[
+            case("drf", false, 10.0, 10.0),
+            case("amalgam", false, 3.0, 13.0),
+            case("easy", true, 2.0, 20.0),
+            case("conservative", true, 4.0, 10.0),
+        ]);
+        assert_eq!(scores[1].over_best.map(|over| over.mean), Some(1.0));
+        let misses: Vec<String> = scores.iter().flat_map(Score::entries).filter_map(|entry| entry.miss()).collect();
+        let asked =
+            ["one, bounded_slowdown_of_easy: 1.50, asked 1", "one, longest_delay_of_conservative: 1.30, asked 1.2"];
+        assert_eq!(misses, asked);
     }
 
     #[test]
