@@ -498,6 +498,7 @@ mod tests {
         let by = |placement, seconds| Booker::Master {
             placement,
             reserve_after: Duration::from_secs(seconds),
+            backfill: false,
             reclaim: None,
         };
         let mut wanted = replaced(Preset::TETRIS, &|settings| {
@@ -529,7 +530,7 @@ mod tests {
         let reclaim = Some(Reclaim { lost: 100_000 });
         let (placement, reserve_after) = (Placement::NextFit, Duration::from_secs(30));
         let wanted = replaced(Preset::AMALGAM, &|settings| {
-            settings.by = Booker::Master { placement, reserve_after, reclaim };
+            settings.by = Booker::Master { placement, reserve_after, backfill: true, reclaim };
         });
         assert_eq!(preset("[policies]\nlost_work = 0.1"), Ok(wanted));
         assert!(preset("[policies]\nlost_work = 1.5").is_err_and(|error| error.contains("lost_work is 1.5")));

@@ -223,6 +223,13 @@ impl JobManager {
         }
     }
 
+    /// Reports to the master how long the tasks of its asks run.
+    #[must_use]
+    pub fn reporting_run_times(mut self) -> JobManager {
+        self.requests.report_run_times();
+        self
+    }
+
     /// Uses this generation for its tokens from now on, as counted by its job host.
     #[must_use]
     pub fn starting_with(mut self, generation: Generation) -> JobManager {

@@ -72,6 +72,8 @@ pub(super) struct Requests {
     /// Deferrable demand from the last policy call.
     deferrable: Vec<Deferrable>,
     demand: OpenDemand,
+    /// Whether asks say how long their tasks run.
+    reports_run_times: bool,
 }
 
 /// Total resources asked for and not granted. Counted only while some demand is deferrable.
@@ -122,8 +124,10 @@ struct Counted {
     stages: VecDeque<u32>,
     /// Grants received for it from the present master, or tasks bound by the job's own scheduler.
     granted: u64,
-    /// Whether the master has the current `ask`.
+    /// Whether the master has the current `ask`, but for a small change of the expected run time.
     is_sent: bool,
+    /// The expected run time that the master has.
+    told: Option<Duration>,
 }
 
 impl Requests {
@@ -136,6 +140,7 @@ impl Requests {
             review_at: None,
             deferrable: Vec::new(),
             demand: OpenDemand::default(),
+            reports_run_times: false,
         };
         let mut known = BTreeMap::new();
         for (number, stage) in job.spec.stages.iter().enumerate() {
@@ -162,7 +167,11 @@ impl Requests {
     /// The job has another priority: makes new asks, none of which has been sent.
     pub(super) fn update_job(&mut self, job: &AdmittedJob) {
         let mix = self.mix.take();
-        *self = Requests::new(job, mix);
+        *self = Requests { reports_run_times: self.reports_run_times, ..Requests::new(job, mix) };
+    }
+
+    pub(super) fn report_run_times(&mut self) {
+        self.reports_run_times = true;
     }
 
     /// Adds an ask for tasks like those of this stage.
@@ -179,8 +188,10 @@ impl Requests {
             priority: job.spec.stages[stage].priority_in(&job.spec),
             is_gang: job.spec.stages[stage].gang,
             locality: Arc::clone(&job.near[stage]),
+            expected: None,
+            limit: None,
         };
-        self.asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, is_sent: true });
+        self.asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, is_sent: true, told: None });
         number
     }
 
@@ -234,6 +245,14 @@ impl Requests {
                 }
             }
         }
+        let default_timeout = job.default_timeout;
+        let times = |stage: u32| {
+            let timeout = job.spec.stages[stage as usize].timeout.or(default_timeout);
+            (dag.stage(stage).estimate.expected(), timeout)
+        };
+        if self.reports_run_times {
+            self.asks.iter_mut().for_each(|counted| counted.set_times(times));
+        }
         for (counted, open) in self.asks.iter_mut().zip(open) {
             let (wanted, needed) = (counted.granted + open.count, counted.granted + open.needed);
             counted.is_sent &= (wanted, needed) == (counted.ask.wanted, counted.ask.needed);
@@ -280,7 +299,7 @@ impl Requests {
         let unreported = self.asks.iter_mut().filter(|counted| !counted.is_sent);
         unreported
             .map(|counted| {
-                counted.is_sent = true;
+                (counted.is_sent, counted.told) = (true, counted.ask.expected);
                 counted.ask.clone()
             })
             .collect()
@@ -292,7 +311,7 @@ impl Requests {
             counted.granted = 0;
             counted.ask.wanted = 0;
             counted.ask.needed = 0;
-            counted.is_sent = true;
+            (counted.is_sent, counted.told) = (true, None);
         }
         self.deferrable.clear();
         self.demand = OpenDemand::default();
@@ -400,6 +419,24 @@ fn by_stage(demand: &JobDemand) -> Vec<(u32, u32, u32)> {
 }
 
 impl Counted {
+    /// Sets how long its tasks run: as long as those of the slowest stage, from what is known of each.
+    fn set_times(&mut self, of: impl Fn(u32) -> (Option<Duration>, Option<Duration>)) {
+        let longest =
+            |one: Option<Duration>, other: Option<Duration>| one.zip(other).map(|(one, other)| one.max(other));
+        let times = self.stages.iter().map(|stage| of(*stage));
+        let Some((expected, limit)) = times.reduce(|one, other| (longest(one.0, other.0), longest(one.1, other.1)))
+        else {
+            return;
+        };
+        // What changes by less than half is sent with other news.
+        let is_news = match (self.told, expected) {
+            (Some(before), Some(now)) => now.0.abs_diff(before.0) > before.0 / 2,
+            (before, now) => before.is_none() && now.is_some(),
+        };
+        self.is_sent &= !is_news && self.ask.limit == limit;
+        (self.ask.expected, self.ask.limit) = (expected, limit);
+    }
+
     fn set_rank(&mut self, rank: u32) {
         self.is_sent &= rank == self.ask.rank;
         self.ask.rank = rank;

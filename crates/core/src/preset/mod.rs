@@ -143,16 +143,21 @@ impl Preset {
     pub fn scheduler(self, queues: QueueTree) -> Scheduler {
         let unused = || Box::new(placement::NextFit::default());
         let (placement, settings): (Box<dyn PlacementPolicy>, _) = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booker::Master { placement, reserve_after, reclaim }, delays, .. }) => {
+            Scheduling::Booked(Booked {
+                by: Booker::Master { placement, reserve_after, backfill, reclaim },
+                delays,
+                ..
+            }) => {
                 let placement = placement.policy(Chance::new(self.seed, "placement"));
-                (placement, SchedulerSettings { reserve_after: Some(reserve_after), delays, reclaim })
+                (placement, SchedulerSettings { reserve_after: Some(reserve_after), backfill, delays, reclaim })
             }
             Scheduling::Booked(Booked { by: Booker::GlobalMasters { .. }, delays, .. }) => {
-                (unused(), SchedulerSettings { reserve_after: None, delays, reclaim: None })
+                (unused(), SchedulerSettings { reserve_after: None, backfill: false, delays, reclaim: None })
             }
-            Scheduling::Probed(_) | Scheduling::Entitled(_) => {
-                (unused(), SchedulerSettings { reserve_after: None, delays: Delays::NONE, reclaim: None })
-            }
+            Scheduling::Probed(_) | Scheduling::Entitled(_) => (
+                unused(),
+                SchedulerSettings { reserve_after: None, backfill: false, delays: Delays::NONE, reclaim: None },
+            ),
         };
         Scheduler::new(self.inter_job(queues), placement, settings)
     }
@@ -225,7 +230,7 @@ impl Preset {
         let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
         let placement = Box::new(placement::Partitions::new(federation, own, scatter));
         // Global masters reserve no nodes: another one may use them.
-        let of_scheduler = SchedulerSettings { reserve_after: None, delays, reclaim: None };
+        let of_scheduler = SchedulerSettings { reserve_after: None, backfill: false, delays, reclaim: None };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
         // The time until the other global masters know of it and the launch of one of them has arrived.
         let first_refusal = report_changes_after.map(|after| after + after);
@@ -242,7 +247,13 @@ impl Preset {
         let component = format!("of job {}", job.id);
         let preset = self.of_job(&job);
         let (intra_job, own) = (preset.intra_job(&component), preset.own_placement(&component));
-        JobManager::new(job, epoch, settings, intra_job, own, sealing)
+        let manager = JobManager::new(job, epoch, settings, intra_job, own, sealing);
+        if preset.backfills() { manager.reporting_run_times() } else { manager }
+    }
+
+    /// Whether tasks run on reserved nodes until those are needed.
+    fn backfills(&self) -> bool {
+        self.booked().is_some_and(|booked| matches!(booked.by, Booker::Master { backfill: true, .. }))
     }
 
     fn intra_job(self, component: &str) -> Box<dyn IntraJobPolicy> {

@@ -62,8 +62,12 @@ const ENTITLED: Entitled = Entitled {
     assumed_run_time: None,
 };
 
-const BY_MASTER: Booker =
-    Booker::Master { placement: Placement::NextFit, reserve_after: Duration::from_secs(30), reclaim: None };
+const BY_MASTER: Booker = Booker::Master {
+    placement: Placement::NextFit,
+    reserve_after: Duration::from_secs(30),
+    backfill: false,
+    reclaim: None,
+};
 
 /// A preset in which the master books every task.
 const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
@@ -102,6 +106,7 @@ impl Preset {
             by: Booker::Master {
                 placement: Placement::NextFit,
                 reserve_after: Duration::from_secs(30),
+                backfill: true,
                 reclaim: Some(Reclaim { lost: 20_000 }),
             },
             inter_job: InterJob::FairSojourn,

@@ -42,6 +42,9 @@ pub enum Booker {
         placement: Placement,
         /// An ask that found no room for this long gets a node reserved.
         reserve_after: Duration,
+        /// Others may run on reserved nodes until those are needed.
+        #[serde(default)]
+        backfill: bool,
         /// Work of jobs beyond what they are entitled to is preempted for others; `None` if none is.
         #[serde(default)]
         reclaim: Option<Reclaim>,

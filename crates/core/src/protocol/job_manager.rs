@@ -297,6 +297,8 @@ pub enum Rule {
     FairSojourn,
     /// Its job has less than it is entitled to, and tasks of jobs that have more are preempted.
     Reclaimed,
+    /// Its node is reserved for a task or gang that has waited longer, which needs the room later than this is to end, or not at all.
+    Backfilled,
 }
 
 /// A job as the master admitted it: names are resolved.
@@ -351,6 +353,9 @@ impl fmt::Display for Rule {
             Rule::Turn => "round robin over the queues, then priority and order of submission",
             Rule::ShortestJob => "priority, then least work",
             Rule::Packing => "priority, then smallest dominant share, then best packing",
+            Rule::Backfilled => {
+                "backfilling: the task or gang for which the node is reserved does not need the room meanwhile"
+            }
             Rule::Reclaimed => "less than the job is entitled to, while others have more",
             Rule::FairSojourn => "priority, then the earlier end with fair shares",
             Rule::ShortestRemaining => "priority, then least remaining work",

@@ -201,6 +201,12 @@ pub struct Ask {
     pub is_gang: bool,
     /// Where the input of its tasks is stored, as known when it is first requested; empty if that does not matter.
     pub locality: Arc<Vec<Holder>>,
+    /// How long one of its tasks probably runs, if that is known.
+    #[serde(default)]
+    pub expected: Option<Duration>,
+    /// After how long its tasks are stopped, if all of them are.
+    #[serde(default)]
+    pub limit: Option<Duration>,
 }
 
 /// A node that stores input of some tasks, and its amount; if sizes are not known, the same amount as the others.

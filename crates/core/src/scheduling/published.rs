@@ -498,6 +498,8 @@ mod tests {
             priority: 0,
             is_gang: false,
             locality: Arc::new(holders),
+            expected: None,
+            limit: None,
         };
         PublishedView::new(std::iter::once(&ask))
     }

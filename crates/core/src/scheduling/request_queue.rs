@@ -4,7 +4,7 @@ use super::locality::Reach;
 use super::predicting::Waiting;
 use crate::policy::{AskSlot, JobSlot};
 use crate::protocol::Holder;
-use crate::vocabulary::{AskId, ExecutionType, Instant, JobId, Resources};
+use crate::vocabulary::{AskId, Duration, ExecutionType, Instant, JobId, Resources};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -35,6 +35,11 @@ pub struct OpenRequest {
     pub execution: ExecutionType,
     /// All of its open tasks are granted at once, or none.
     pub is_gang: bool,
+    /// Among all asks of its queue.
+    pub priority: i32,
+    /// How long a task probably runs, and after how long it is stopped.
+    pub expected: Option<Duration>,
+    pub limit: Option<Duration>,
     /// Total since the job started.
     pub wanted: u64,
     /// Total since the job started.
@@ -59,6 +64,12 @@ pub struct JobEntry {
 }
 
 impl OpenRequest {
+    /// When a task that starts now ends, as far as that is known, and when it is stopped.
+    pub fn ends(&self, now: Instant) -> (Option<Instant>, Option<Instant>) {
+        let limit = self.limit.map(|limit| now + limit);
+        (self.expected.map(|expected| now + expected).into_iter().chain(limit).min(), limit)
+    }
+
     pub fn open(&self) -> u64 {
         self.wanted.saturating_sub(self.granted)
     }

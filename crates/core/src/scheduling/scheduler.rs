@@ -4,6 +4,7 @@
 //! Room on one node is offered to the first ask in the order that fits. A new ask is tried on the whole cluster once
 //! and then waits for room on some node. So the work of an event does not grow with the number of open tasks.
 
+mod backfilling;
 mod gangs;
 mod reasons;
 mod reclaim;
@@ -26,6 +27,7 @@ use crate::vocabulary::{
     AllowanceRequest, AskId, Duration, GrantId, Instant, JobId, JobWork, Late, Line, Margins, NodeId, NodeViews,
     Prediction, QueueId, Resources, Route, Totals,
 };
+use backfilling::Ends;
 use gangs::Gangs;
 use reclaim::Holdings;
 use reservations::Reservation;
@@ -55,6 +57,11 @@ pub struct Scheduler {
     /// The slot at which the next search for late tasks starts.
     looked_at: AskSlot,
     gangs: Gangs,
+    /// When bookings end; set if reserved nodes are backfilled.
+    ends: Option<Ends>,
+    /// Something may run on reserved nodes that did not when that was tried last, which was then.
+    is_backfill_due: bool,
+    backfilled_at: Instant,
     /// Set if work of jobs beyond what they are entitled to may be preempted.
     holdings: Option<Box<Holdings>>,
 }
@@ -63,6 +70,8 @@ pub struct Scheduler {
 pub struct SchedulerSettings {
     /// How long an ask finds no room before a node is reserved for it; `None`: never.
     pub reserve_after: Option<Duration>,
+    /// Whether other tasks may run on reserved nodes until those are needed.
+    pub backfill: bool,
     pub delays: Delays,
     /// Whether work of jobs beyond what they are entitled to is preempted for others, and how much.
     pub reclaim: Option<Reclaim>,
@@ -125,6 +134,9 @@ impl Scheduler {
             open_asks: 0,
             looked_at: 0,
             gangs: Gangs::default(),
+            ends: settings.backfill.then(Ends::default),
+            is_backfill_due: false,
+            backfilled_at: Instant::ZERO,
             holdings: settings.reclaim.map(|rules| Box::new(Holdings::new(rules))),
         }
     }
@@ -160,7 +172,7 @@ impl Scheduler {
         if was_idle {
             request.waiting_since = now;
         }
-        request.wanted = ask.wanted;
+        (request.wanted, request.expected, request.limit) = (ask.wanted, ask.expected, ask.limit);
         let count = request.open();
         self.predict(now, slot, before);
         self.count_open(before, count);
@@ -175,6 +187,10 @@ impl Scheduler {
             self.hopeless.remove(&slot);
             if self.gangs.parked.remove(&slot) {
                 self.inter_job.on_change(&DemandChange::RoomFor { ask: slot });
+            }
+            if self.queue.ask(slot).is_gang && self.is_kept_for(slot) {
+                // The nodes are as many as it needed before.
+                self.end_reservation(ledger);
             }
         }
         self.end_reservation_if_unwanted(slot, ledger);
@@ -260,6 +276,9 @@ impl Scheduler {
             delayed_since: now,
             execution: ask.execution,
             is_gang: ask.is_gang,
+            priority: ask.priority,
+            expected: None,
+            limit: None,
             wanted: 0,
             granted: 0,
             waiting_since: now,
@@ -363,6 +382,7 @@ impl Scheduler {
     ) {
         if let Some(kept) = self.reservation.as_ref().filter(|kept| kept.has(node)) {
             let ask = kept.ask;
+            self.is_backfill_due = true;
             return if self.queue.ask(ask).is_gang {
                 self.try_kept_gang(now, ask, ledger, confirm);
             } else {
@@ -426,7 +446,13 @@ impl Scheduler {
                 blocked.push(self.queue.ask(choice.ask).id);
             }
         }
+        // Asks that waited before were tried when room grew on reserved nodes; gangs may use it together with other room.
+        let grown = self.settled != ledger.growths() && !self.gangs.parked.is_empty();
+        self.is_backfill_due |= !blocked.is_empty() || grown;
         self.settled = ledger.growths();
+        if !only_gangs && self.is_backfill_due {
+            self.backfill(now, ledger, confirm);
+        }
         if let Some(holdings) = self.holdings.as_mut().filter(|_| !blocked.is_empty()) {
             holdings.on_blocked();
         }
@@ -544,6 +570,10 @@ impl Scheduler {
         let proposal = Granting { ask, node, resources, rule, passed_over, prediction };
         let grant = confirm(ledger, &proposal)?;
         let open = request.open();
+        if let Some(ends) = &mut self.ends {
+            let (end, latest) = request.ends(now);
+            ends.set(grant, end, latest);
+        }
         request.granted += 1;
         request.waiting.on_placed();
         let left = request.open();

@@ -196,7 +196,8 @@ fn a_large_task_does_not_starve_behind_small_ones() {
 fn a_node_kept_for_a_task_that_found_room_elsewhere_is_released_at_once() {
     let mut preset = Preset::DRF;
     let reserve_after = Duration::from_secs(5);
-    preset.booked_mut().unwrap().by = Booker::Master { placement: Placement::NextFit, reserve_after, reclaim: None };
+    preset.booked_mut().unwrap().by =
+        Booker::Master { placement: Placement::NextFit, reserve_after, backfill: false, reclaim: None };
     let mut world = World::new(preset);
     world.start_server();
     for zone in ["a", "b"] {

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const CORE: Resources = Resources::new(1_000, 0);
 const TWO: Resources = Resources::new(2_000, 0);
 
-const CENTRAL: [Preset; 8] = [
+const CENTRAL: [Preset; 9] = [
+    Preset::AMALGAM,
     Preset::DRF,
     Preset::CAPACITY,
     Preset::FIFO,
@@ -106,7 +107,7 @@ fn gangs_that_compete_for_room_do_not_block_each_other() {
 fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
     let mut preset = Preset::DRF;
     preset.booked_mut().unwrap().by =
-        Booker::Master { placement: Placement::NextFit, reserve_after: seconds(5), reclaim: None };
+        Booker::Master { placement: Placement::NextFit, reserve_after: seconds(5), backfill: false, reclaim: None };
     let started = |preset: Preset, is_first: bool| {
         let mut world = World::with_nodes(preset, 3, TWO);
         // Each second a task arrives that runs for five seconds: five or six of six cores are always busy.
@@ -131,7 +132,8 @@ fn nodes_are_reserved_for_a_gang_that_would_never_find_enough_free_ones() {
     };
     assert_eq!(started(preset, true), (Some(JobOutcome::Succeeded), vec![5]));
     assert_eq!(started(preset, false), (Some(JobOutcome::Succeeded), vec![5]), "a larger gang does not block it");
-    let never = Booker::Master { placement: Placement::NextFit, reserve_after: seconds(3_600), reclaim: None };
+    let never =
+        Booker::Master { placement: Placement::NextFit, reserve_after: seconds(3_600), backfill: false, reclaim: None };
     preset.booked_mut().unwrap().by = never;
     assert_eq!(started(preset, true), (None, vec![]), "without kept nodes it does not start");
 }

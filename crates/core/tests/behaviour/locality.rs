@@ -126,6 +126,8 @@ impl Model {
             priority: 0,
             is_gang: false,
             locality: Arc::clone(&entry.holders),
+            expected: None,
+            limit: None,
         };
         let body = ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() };
         self.deliver(Event::Message { from: Address::JobManager(id), body });

@@ -3,6 +3,7 @@
 mod allowance;
 mod altruism;
 mod at_once;
+mod backfilling;
 mod beside;
 mod by_kind;
 mod chosen;

@@ -126,6 +126,8 @@ impl Model {
             priority: 0,
             is_gang: false,
             locality: Arc::default(),
+            expected: None,
+            limit: None,
         };
         self.deliver(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }
@@ -194,7 +196,7 @@ fn no_room_stays_empty_that_an_open_ask_could_use() {
     let with = |placement| {
         let mut preset = Preset::FIFO;
         preset.booked_mut().unwrap().by =
-            Booker::Master { placement, reserve_after: Duration::from_secs(30), reclaim: None };
+            Booker::Master { placement, reserve_after: Duration::from_secs(30), backfill: false, reclaim: None };
         preset
     };
     for preset in Preset::CENTRAL.iter().copied().chain(placements.map(with)) {

@@ -68,6 +68,8 @@ fn ask(wanted: u64) -> Ask {
         priority: 0,
         is_gang: false,
         locality: Arc::default(),
+        expected: None,
+        limit: None,
     }
 }
 

@@ -290,6 +290,8 @@ impl Cluster {
             priority: 0,
             is_gang: false,
             locality: Arc::default(),
+            expected: None,
+            limit: None,
         };
         let id = entry.id;
         // The work that is left covers the pending tasks only; the finished part is in the total.

@@ -78,6 +78,8 @@ fn ask() -> Ask {
         priority: 0,
         is_gang: false,
         locality: Arc::default(),
+        expected: None,
+        limit: None,
     }
 }
 

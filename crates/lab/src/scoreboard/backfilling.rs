@@ -167,9 +167,9 @@ impl Ends {
             jobs.iter().zip(&starts).map(|(job, start)| seconds(start.saturating_sub(job.arrival))).collect();
         let jct_s = jobs.iter().zip(&waits).map(|(job, wait)| wait + seconds(job.run_time)).collect();
         let end = jobs.iter().zip(&starts).map(|(job, start)| start + job.run_time).max().unwrap_or(0);
-        let begin = jobs.iter().map(|job| job.arrival).min().unwrap_or(0);
+        let first = jobs.iter().map(|job| job.arrival).min().unwrap_or(0);
         let work: f64 = jobs.iter().map(|job| job.processors as f64 * seconds(job.run_time)).sum();
-        let makespan_s = seconds(end - begin);
+        let makespan_s = seconds(end - first);
         waits.sort_by(f64::total_cmp);
         Some(Ends {
             jct_s,

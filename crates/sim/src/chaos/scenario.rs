@@ -199,7 +199,7 @@ fn yielding(preset: Preset, chance: &mut Chance) -> Preset {
     ];
     settings.demand = DemandOrder::Yielding(Yielding { plans: one_of(chance, &within), leftover, altruism });
     let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
-    settings.by = Booker::Master { placement, reserve_after, reclaim: None };
+    settings.by = Booker::Master { placement, reserve_after, backfill: false, reclaim: None };
     yielding
 }
 
@@ -214,8 +214,8 @@ fn entitling(preset: Preset, chance: &mut Chance) -> Preset {
     let settings = entitling.booked_mut().expect("the master books");
     let reclaim = Some(Reclaim { lost: one_of(chance, &[0, 20_000, 1_000_000]) });
     let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
-    settings.by =
-        Booker::Master { placement: one_of(chance, &[Placement::NextFit, Placement::BestFit]), reserve_after, reclaim };
+    let placement = one_of(chance, &[Placement::NextFit, Placement::BestFit]);
+    settings.by = Booker::Master { placement, reserve_after, backfill: true, reclaim };
     entitling
 }
 

@@ -175,6 +175,8 @@ mod tests {
             priority: 0,
             is_gang: false,
             locality: Arc::new(input.iter().map(holder).collect()),
+            expected: None,
+            limit: None,
         };
         // Enough nodes are drawn for each task that all are examined.
         let settings = CompletionSettings { light: 32, ..CompletionSettings::USUAL };
@@ -214,6 +216,8 @@ mod tests {
             priority: 0,
             is_gang: false,
             locality: Arc::default(),
+            expected: None,
+            limit: None,
         };
         let placement = RelaxedLocality::new(Chance::new(1, "local"), Duration::ZERO, Duration::ZERO);
         let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
@@ -240,6 +244,8 @@ mod tests {
             priority: 0,
             is_gang: false,
             locality: Arc::default(),
+            expected: None,
+            limit: None,
         };
         let placement = EarliestCompletion::new(Chance::new(1, "local"), CompletionSettings::USUAL);
         let asks = [ask(0, 3_000), ask(1, 1_000)].into_iter();
@@ -267,6 +273,8 @@ mod tests {
             priority: 0,
             is_gang: false,
             locality: Arc::default(),
+            expected: None,
+            limit: None,
         };
         let at = |task: u32| NodeId(task * 7 % 20);
         let next = |number: u32, most: u64, taken: &BTreeSet<u32>| {
