@@ -164,3 +164,17 @@ fn a_cluster_that_was_idle_has_no_work_to_lose() {
         assert_eq!(running(&world, long), CORES);
     }
 }
+
+#[test]
+fn a_guarantee_on_many_nodes_is_met_in_one_review() {
+    let mut world = World::new(Preset::AMALGAM);
+    world.queues = QueueTree::new(two_queues()).expect("a valid tree");
+    world.start_server();
+    (0..160).for_each(|_| world.add_node(Resources::new(1_000, 0), &[]));
+    world.settle();
+    world.submit(tasks("one", 160, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    let owner = world.submit(tasks("other", 80, "1h", 3_600));
+    world.run_for(Duration::from_millis(500));
+    assert_eq!(running(&world, owner), 80);
+}

@@ -44,11 +44,19 @@ pub(super) struct Holdings {
     in_use: u64,
     next_review: Option<Instant>,
     reviewed_at: Option<Instant>,
+    /// The number of jobs in the last review.
+    jobs: u64,
     /// An ask found no room since the last review.
     is_stale: bool,
 }
 
 impl Holdings {
+    /// The least time between reviews.
+    fn after_change(&self) -> Duration {
+        let of_all = Scheduler::REVIEWED_AFTER_FOR_EACH.0.saturating_mul(self.jobs);
+        Scheduler::REVIEWED_AFTER_CHANGE.max(Duration(of_all))
+    }
+
     pub(super) fn new(rules: Reclaim) -> Holdings {
         Holdings {
             rules,
@@ -59,6 +67,7 @@ impl Holdings {
             in_use: 0,
             next_review: None,
             reviewed_at: None,
+            jobs: 0,
             is_stale: false,
         }
     }
@@ -110,15 +119,22 @@ struct Place {
 impl Scheduler {
     /// How often the jobs are reviewed while tasks wait.
     const REVIEWED_EVERY: Duration = Duration::from_secs(1);
-    /// The least time between reviews, if a job is new.
+    /// The least time between reviews, if a job is new; and for each job, so that reviews take a few percent of the time however many
+    /// jobs there are.
     const REVIEWED_AFTER_CHANGE: Duration = Duration::from_millis(50);
+    const REVIEWED_AFTER_FOR_EACH: Duration = Duration::from_micros(50);
     /// Maximum number of waiting asks that are examined in one review, of those that get room by preemption, and of tasks.
     const EXAMINED_ASKS: usize = 4_096;
     const RECLAIMING_ASKS: usize = 64;
     const RECLAIMING_TASKS: usize = 256;
-    /// Maximum number of a job's newest bookings, and of nodes, that are examined for a task.
+    /// Maximum number of a job's newest bookings that may be preempted in a review, and of all together, of which each job has
+    /// [`Self::LEAST_OF_JOB`].
     const EXAMINED_OF_JOB: usize = 64;
+    const EXAMINED_BOOKINGS: usize = 4_096;
+    const LEAST_OF_JOB: usize = 4;
+    /// Maximum number of nodes that are compared for tasks of an ask, and of those on which that is tried.
     const EXAMINED_NODES: usize = 32;
+    const TRIED_NODES: usize = 256;
 
     /// When waiting tasks should be reviewed next.
     pub fn next_reclaim(&self) -> Option<Instant> {
@@ -141,17 +157,19 @@ impl Scheduler {
     ) {
         let in_use = self.inter_job.queue_usage(QueueId(0)).dominant_share;
         if std::mem::take(&mut holdings.is_stale) || self.inter_job.has_new_jobs() {
-            let soon = holdings.reviewed_at.map_or(now, |at| at + Self::REVIEWED_AFTER_CHANGE);
+            let soon = holdings.reviewed_at.map_or(now, |at| at + holdings.after_change());
             holdings.next_review = Some(holdings.next_review.map_or(soon, |at| at.min(soon)));
         }
         holdings.count(now, in_use);
         if holdings.next_review.is_none_or(|at| now < at) {
             return;
         }
-        holdings.next_review = (self.open_tasks > 0).then_some(now + Self::REVIEWED_EVERY);
         holdings.reviewed_at = Some(now);
         holdings.leaving.retain(|grant| ledger.is_being_preempted(*grant));
         let mut review = self.review(now, holdings, ledger);
+        holdings.jobs = review.standings.len() as u64;
+        let later = now + Self::REVIEWED_EVERY.max(holdings.after_change());
+        holdings.next_review = (self.open_tasks > 0).then_some(later);
         if review.excess.is_empty() {
             return;
         }
@@ -161,16 +179,25 @@ impl Scheduler {
             seen += 1;
             asks.len() == Self::RECLAIMING_ASKS || seen == Self::EXAMINED_ASKS
         });
-        let mut newest = self.newest(&review, holdings, ledger);
+        let newest = self.newest(&review, holdings, ledger);
         let mut left = Self::RECLAIMING_TASKS;
         for ask in asks {
-            while left > 0 && self.is_entitled(ask, &review) {
-                let Some(place) = self.place_instead(ask, &review, &newest, holdings, ledger) else { break };
-                if !self.take(ask, &place, &mut review, holdings, ledger, confirm) {
-                    break;
+            let mut nodes = self.nodes_instead(ask, &review, &newest, holdings, ledger);
+            while left > 0 && !nodes.is_empty() {
+                let before = left;
+                for node in nodes {
+                    if left == 0 || !self.is_entitled(ask, &review) {
+                        break;
+                    }
+                    // What has been preempted since may have changed what may be.
+                    let place = self.place_on(node, ask, &review, holdings, ledger);
+                    let Some(place) = place.filter(|place| self.may_be_lost(ask, place, now, holdings, ledger)) else {
+                        continue;
+                    };
+                    left -= usize::from(self.take(ask, &place, &mut review, holdings, ledger, confirm));
                 }
-                newest.retain(|(_, grant)| place.victims.iter().all(|victim| victim.grant != *grant));
-                left -= 1;
+                let is_next = left < before && self.is_entitled(ask, &review);
+                nodes = if is_next { self.nodes_instead(ask, &review, &newest, holdings, ledger) } else { Vec::new() };
             }
         }
     }
@@ -195,16 +222,20 @@ impl Scheduler {
         self.queue.job(job).has_gangs
     }
 
-    /// The bookings of jobs beyond their entitlements, the newest first.
-    fn newest(&self, review: &Review, holdings: &Holdings, ledger: &Ledger) -> Vec<(Instant, GrantId)> {
+    /// The nodes of the newest bookings of jobs beyond their entitlements, the newest first.
+    fn newest(&self, review: &Review, holdings: &Holdings, ledger: &Ledger) -> Vec<NodeId> {
+        let most = Self::EXAMINED_BOOKINGS / review.excess.len().max(1);
+        let most = most.clamp(Self::LEAST_OF_JOB, Self::EXAMINED_OF_JOB);
         let of_job = |job: &JobSlot| {
             let held = holdings.since.get(*job as usize).into_iter().flatten().rev();
-            held.take(Self::EXAMINED_OF_JOB).map(|(grant, since)| (*since, *grant))
+            held.filter(|(grant, _)| !ledger.is_being_preempted(**grant)).take(most)
         };
-        let mut newest: Vec<(Instant, GrantId)> = review.excess.keys().flat_map(of_job).collect();
-        newest.retain(|(_, grant)| !ledger.is_being_preempted(*grant));
+        let of_all = review.excess.keys().flat_map(of_job);
+        let mut newest: Vec<(Instant, GrantId, NodeId)> =
+            of_all.filter_map(|(grant, since)| Some((*since, *grant, ledger.booking(*grant)?.node))).collect();
         newest.sort_unstable_by(|one, other| other.cmp(one));
-        newest
+        let mut seen = BTreeSet::new();
+        newest.into_iter().map(|(_, _, node)| node).filter(|node| seen.insert(*node)).collect()
     }
 
     /// Whether the job would be within its entitlement with one more task of the ask.
@@ -216,34 +247,36 @@ impl Scheduler {
         !request.is_gang && request.open() > 0 && with.fits_in(&standing.due) && self.inter_job.limit_on(ask).is_none()
     }
 
-    /// Where a task of the ask costs least, within the credit.
-    fn place_instead(
+    /// The nodes on which bookings may be preempted for a task of the ask, the one with the least loss first.
+    fn nodes_instead(
         &self,
         ask: AskSlot,
         review: &Review,
-        newest: &[(Instant, GrantId)],
+        newest: &[NodeId],
         holdings: &Holdings,
         ledger: &Ledger,
-    ) -> Option<Place> {
-        let request = self.queue.ask(ask);
-        let mut seen = BTreeSet::new();
-        let (mut best, bound): (Option<Place>, _) = (None, self.most_to_lose(request, review.now, holdings, ledger));
-        for node in newest.iter().filter_map(|(_, grant)| Some(ledger.booking(*grant)?.node)) {
-            if seen.len() == Self::EXAMINED_NODES {
-                break;
-            }
-            let is_of_use = ledger.classes().meets(request.class, ledger.index(node)) && !ledger.offer_is_closed(node);
-            if !is_of_use || !seen.insert(node) {
-                continue;
-            }
-            let Some(place) = self.place_on(node, ask, review, holdings, ledger) else { continue };
-            let is_owned = || self.is_owner(request, &place.victims);
-            let may_be_lost = (place.lost <= bound && place.lost < u64::MAX) || is_owned();
-            if may_be_lost && best.as_ref().is_none_or(|best| place.lost < best.lost) {
-                best = Some(place);
-            }
+    ) -> Vec<NodeId> {
+        if !self.is_entitled(ask, review) {
+            return Vec::new();
         }
-        best
+        let is_of_use = |node: &&NodeId| self.reaches(ask, **node, ledger) && !ledger.offer_is_closed(**node);
+        let tried = newest.iter().filter(is_of_use).take(Self::TRIED_NODES);
+        let places = tried.filter_map(|node| self.place_on(*node, ask, review, holdings, ledger));
+        let may_be = places
+            .take(Self::EXAMINED_NODES)
+            .filter(|place| self.may_be_lost(ask, place, review.now, holdings, ledger));
+        let mut nodes: Vec<(u64, NodeId)> = may_be.map(|place| (place.lost, place.node)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, node)| node).collect()
+    }
+
+    fn may_be_lost(&self, ask: AskSlot, place: &Place, now: Instant, holdings: &Holdings, ledger: &Ledger) -> bool {
+        let request = self.queue.ask(ask);
+        // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
+        let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.has(place.node));
+        let is_little =
+            !is_kept && place.lost < u64::MAX && place.lost <= self.most_to_lose(request, now, holdings, ledger);
+        is_little || self.is_owner(request, &place.victims)
     }
 
     /// Whether a queue has the job and none of the victims', and is guaranteed what it would hold with the task.
