@@ -14,6 +14,10 @@ fn world(nodes: u32, cpus: u32) -> World {
     let mut preset = Preset::AMALGAM;
     let by = Booker::Master { placement: Placement::NextFit, reserve_after: seconds(5), backfill: true, reclaim: None };
     preset.booked_mut().expect("the master books").by = by;
+    of(preset, nodes, cpus)
+}
+
+fn of(preset: Preset, nodes: u32, cpus: u32) -> World {
     World::with_nodes(preset, nodes, Resources::new(cpus * 1_000, 0))
 }
 
@@ -32,7 +36,10 @@ fn running(world: &World, job: JobId) -> usize {
 
 /// Four nodes of one CPU: three are busy until 100 s, and a gang needs all of them.
 fn with_a_promise() -> (World, JobId) {
-    let mut world = world(4, 1);
+    promising(world(4, 1))
+}
+
+fn promising(mut world: World) -> (World, JobId) {
     world.submit(job(vec![tasks(3, 100)]));
     world.settle();
     let waits = world.submit(gang(4, 10));
@@ -181,7 +188,7 @@ fn reserved_nodes_are_idle_under_other_presets() {
     let by =
         Booker::Master { placement: Placement::NextFit, reserve_after: seconds(5), backfill: false, reclaim: None };
     preset.booked_mut().expect("the master books").by = by;
-    let mut world = World::with_nodes(preset, 4, Resources::new(1_000, 0));
+    let mut world = of(preset, 4, 1);
     world.submit(job(vec![tasks(3, 100)]));
     world.settle();
     world.submit(gang(4, 10));
@@ -190,4 +197,30 @@ fn reserved_nodes_are_idle_under_other_presets() {
     world.run_for(seconds(30));
     assert_eq!(running(&world, short), 0);
     assert!(world.outcome(short).is_none());
+}
+
+#[test]
+fn run_times_that_become_known_make_a_promise_and_let_tasks_run_before_it() {
+    let mut world = world(4, 1);
+    world.submit(job(vec![tasks(2, 100)]));
+    let learns = world.submit(job(vec![stage("s", 4, "8s", 1_000)]));
+    world.settle();
+    let waits = world.submit(gang(4, 10));
+    run_until(&mut world, 7);
+    assert_eq!((running(&world, learns), running(&world, waits)), (2, 0), "nobody knows when these end");
+    run_until(&mut world, 25);
+    assert_eq!(world.outcome(learns), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    has_started_in_time(&mut world, waits);
+}
+
+#[test]
+fn jobs_with_less_than_they_are_entitled_to_do_not_get_reserved_nodes_either() {
+    for nodes in [(4, 1), (1, 4)] {
+        let (mut world, waits) = promising(of(Preset::AMALGAM, nodes.0, nodes.1));
+        let late = world.submit(job(vec![tasks(1, 80)]));
+        let short = world.submit(job(vec![tasks(1, 20)]));
+        world.run_for(seconds(3));
+        assert_eq!([late, short].map(|job| running(&world, job)), [0, 1], "{}", world.log.join("\n"));
+        has_started_in_time(&mut world, waits);
+    }
 }

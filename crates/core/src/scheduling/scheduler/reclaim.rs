@@ -7,8 +7,7 @@
 //!
 //! A queue gets what it is guaranteed from other queues at once. Otherwise a preemption may lose what is left of a part of
 //! all work done so far; or as much as a stage has lost since one of its tasks got room last: the next one has waited for as
-//! long as the attempts had run then, which is at most twice as bad as the best that could be done (as with renting skis:
-//! Karlin et al. 1988).
+//! long as the attempts had run then (as with renting skis: Karlin et al. 1988).
 
 use super::{Confirm, Scheduler};
 use crate::policy::{AskSlot, JobSlot, NextAsk, Standing};
@@ -119,8 +118,8 @@ struct Place {
 impl Scheduler {
     /// How often the jobs are reviewed while tasks wait.
     const REVIEWED_EVERY: Duration = Duration::from_secs(1);
-    /// The least time between reviews, if a job is new; and for each job, so that reviews take a few percent of the time however many
-    /// jobs there are.
+    /// The least time between reviews, if a job is new; and for each job, so that the part of the time in which jobs are examined does
+    /// not grow with their number.
     const REVIEWED_AFTER_CHANGE: Duration = Duration::from_millis(50);
     const REVIEWED_AFTER_FOR_EACH: Duration = Duration::from_micros(50);
     /// Maximum number of waiting asks that are examined in one review, of those that get room by preemption, and of tasks.
@@ -282,7 +281,11 @@ impl Scheduler {
     /// Whether a queue has the job and none of the victims', and is guaranteed what it would hold with the task.
     fn is_owner(&self, request: &OpenRequest, victims: &[Booking]) -> bool {
         let mut others = victims.iter().map(|victim| self.queue.job_slot(victim.job));
-        others.all(|other| other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, other)))
+        // What is free on a reserved node belongs to nobody else.
+        !victims.is_empty()
+            && others.all(|other| {
+                other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, other))
+            })
     }
 
     /// How much work may be lost for a task of the ask, in the unit of the credit.
