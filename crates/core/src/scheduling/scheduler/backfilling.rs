@@ -5,13 +5,13 @@
 //! expected, or a node was lost. Then only tasks whose time limits end in time run on the nodes, so a gang is delayed by wrong
 //! predictions once.
 
+use super::gangs::nodes_with_most_room;
 use super::{Confirm, Reservation, Scheduler};
 use crate::policy::{AskSlot, NextAsk};
 use crate::protocol::Rule;
 use crate::scheduling::request_queue::OpenRequest;
 use crate::scheduling::{Booking, Ledger};
-use crate::vocabulary::{Duration, GrantId, Instant, NodeId, NodeViews, Resources};
-use std::cmp::Reverse;
+use crate::vocabulary::{Duration, GrantId, Instant, NodeId, Resources};
 use std::collections::BTreeMap;
 
 /// When bookings end, as far as that is known.
@@ -81,7 +81,8 @@ struct Rooms {
 impl Scheduler {
     /// Maximum number of waiting asks that are tried on reserved nodes in one event.
     const EXAMINED_FOR_BACKFILLING: usize = 256;
-    /// Least number of nodes that are examined to find those that have room for a gang first.
+    /// Least number of nodes that are examined to find those that have room for a gang first; more if these could not hold it four
+    /// times.
     const EXAMINED_FOR_PROMISE: usize = 1_024;
     /// Reserved nodes are examined at most once in this time for each of them; at the latest with the next review of nodes.
     const BACKFILLED_AFTER_FOR_EACH: Duration = Duration::from_micros(10);
@@ -99,7 +100,12 @@ impl Scheduler {
         let request = self.queue.ask(ask);
         let wanted = if request.is_gang { request.open() } else { 1 };
         let mut found: Vec<(Instant, NodeId, u32)> = Vec::new();
-        for node in self.nodes_with_most_room(request, wanted, ledger, is_counted) {
+        let (mut examined, mut could_hold) = (0, 0);
+        for (node, most) in nodes_with_most_room(request, ledger, is_counted) {
+            if examined >= Self::EXAMINED_FOR_PROMISE && could_hold >= wanted.saturating_mul(4) {
+                break;
+            }
+            (examined, could_hold) = (examined + 1, could_hold + most);
             let mut room = ledger.offer(node);
             let mut before = request.shape.times_in(&room);
             found.extend((before > 0).then_some((now, node, before)));
@@ -126,31 +132,6 @@ impl Scheduler {
         }
         let (nodes, tasks) = tasks.into_iter().unzip();
         (left == 0).then_some(Reservation { ask, nodes, promise: Some(Promise { by, is_late: false, tasks }) })
-    }
-
-    /// Nodes on which tasks of the request may run, those with the most room now first; as many as could hold several times as many.
-    fn nodes_with_most_room(
-        &self,
-        request: &OpenRequest,
-        wanted: u64,
-        ledger: &Ledger,
-        is_counted: &dyn Fn(NodeId) -> bool,
-    ) -> Vec<NodeId> {
-        let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(request.class, index));
-        let open = meeting.map(|index| ledger.node(index)).filter(|node| is_counted(*node));
-        let times = |room: &Resources| u64::from(request.shape.times_in(room));
-        let mut nodes: Vec<(Reverse<u64>, NodeId, u64)> = open
-            .map(|node| (Reverse(times(&ledger.offer(node))), node, times(&ledger.node_capacity(node))))
-            .filter(|(_, _, most)| *most > 0)
-            .collect();
-        nodes.sort_unstable();
-        let mut could_hold = 0;
-        let enough = |(number, (_, _, most)): &(usize, (Reverse<u64>, NodeId, u64))| {
-            let is_enough = *number >= Self::EXAMINED_FOR_PROMISE && could_hold >= wanted.saturating_mul(4);
-            could_hold += most;
-            !is_enough
-        };
-        nodes.into_iter().enumerate().take_while(enough).map(|(_, (_, node, _))| node).collect()
     }
 
     /// Runs waiting tasks on reserved nodes if they are to end before those are needed, or use what is not needed.

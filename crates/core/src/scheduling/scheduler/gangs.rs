@@ -4,6 +4,7 @@ use super::{Confirm, Reservation, Scheduler};
 use crate::policy::{AskSlot, DemandChange, NextAsk};
 use crate::protocol::Rule;
 use crate::scheduling::Ledger;
+use crate::scheduling::request_queue::OpenRequest;
 use crate::vocabulary::{Instant, NodeId, NodeViews, Resources};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -106,17 +107,9 @@ impl Scheduler {
         is_counted: &dyn Fn(NodeId) -> bool,
     ) -> Option<Vec<NodeId>> {
         let request = self.queue.ask(ask);
-        let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(request.class, index));
-        let open = meeting.map(|index| ledger.node(index)).filter(|node| is_counted(*node));
-        let times = |room: &Resources| u64::from(request.shape.times_in(room));
-        let mut nodes: Vec<(Reverse<u64>, NodeId, u64)> = open
-            .map(|node| (Reverse(times(&ledger.offer(node))), node, times(&ledger.node_capacity(node))))
-            .filter(|(_, _, most)| *most > 0)
-            .collect();
-        nodes.sort_unstable();
         let mut left = request.open();
         let mut chosen = Vec::new();
-        for (_, node, most) in nodes {
+        for (node, most) in nodes_with_most_room(request, ledger, is_counted) {
             if left == 0 {
                 break;
             }
@@ -134,4 +127,21 @@ impl Scheduler {
         let wanted = if request.is_gang { request.open() } else { 1 };
         kept.nodes.iter().map(on).sum::<u64>() >= wanted
     }
+}
+
+/// Nodes on which tasks of the request may run, those with the most room now first, and how many each could hold if it were free.
+pub(super) fn nodes_with_most_room(
+    request: &OpenRequest,
+    ledger: &Ledger,
+    is_counted: &dyn Fn(NodeId) -> bool,
+) -> impl Iterator<Item = (NodeId, u64)> {
+    let meeting = (0..ledger.len()).filter(|&index| ledger.classes().meets(request.class, index));
+    let open = meeting.map(|index| ledger.node(index)).filter(|node| is_counted(*node));
+    let times = |room: &Resources| u64::from(request.shape.times_in(room));
+    let mut nodes: Vec<(Reverse<u64>, NodeId, u64)> = open
+        .map(|node| (Reverse(times(&ledger.offer(node))), node, times(&ledger.node_capacity(node))))
+        .filter(|(_, _, most)| *most > 0)
+        .collect();
+    nodes.sort_unstable();
+    nodes.into_iter().map(|(_, node, most)| (node, most))
 }

@@ -29,9 +29,7 @@ impl Scheduler {
     /// Maximum number of asks in one review that turn out to fit on no nodes.
     const MOST_HOPELESS: usize = 4;
 
-    /// Reserves a node for the first ask in the policy's order, or nodes for a gang, if none of its tasks has started for
-    /// too long. (An ask further back is not starved: it waits for the asks before it. It is considered only if the present nodes could
-    /// not hold the asks before it even if they were empty.)
+    /// Reserves a node for an ask, or nodes for a gang, of which no task has started for too long.
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
         let Some(reserve_after) = self.settings.reserve_after else { return };
         if let Some(kept) = &self.reservation {
@@ -105,7 +103,9 @@ impl Scheduler {
         None
     }
 
-    /// The reservation for the first ask in the policy's order, if it has waited for too long.
+    /// The reservation for the first ask in the policy's order, if it has waited for too long. (An ask further back is not
+    /// starved: it waits for the asks before it. It is considered only if the present nodes could not hold the asks before it
+    /// even if they were empty.)
     fn first_starved(&mut self, now: Instant, reserve_after: Duration, ledger: &Ledger) -> Option<Reservation> {
         let (mut found, mut hopeless) = (None, Vec::new());
         self.inter_job.blocked(&mut |ask| {
