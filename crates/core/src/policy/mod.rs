@@ -106,6 +106,8 @@ pub struct Standing {
     pub job: JobSlot,
     pub used: Totals,
     pub due: Totals,
+    /// It wants more than an equal part of what its queue's jobs share.
+    pub is_wide: bool,
 }
 
 /// The new limit of what a job's guaranteed tasks may hold in total.

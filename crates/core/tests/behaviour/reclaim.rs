@@ -165,6 +165,29 @@ fn a_cluster_that_was_idle_has_no_work_to_lose() {
     }
 }
 
+/// After ten hours of eight cores the credit is a bit more than 5,760 core-seconds; the attempts take an hour.
+#[test]
+fn the_credit_is_spent_where_little_harm_does_much_good() {
+    let cases = [
+        (300, 1, 1, true, "a short task, before which an attempt would not end"),
+        (300, 1, 3_000, false, "little is gained: it may cost 99 core-seconds"),
+        (60, 1, 3_000, true, "that is more than what is lost now"),
+        (300, 1, 7_200, false, "an attempt ends before it"),
+        (300, 9, 60, false, "the job wants more than its part, and the attempts have run for longer than a twentieth"),
+        (100, 9, 60, true, "they have hardly run"),
+    ];
+    for (ran, count, takes, is_at_once, why) in cases {
+        let mut world = cluster(Vec::new());
+        world.submit(tasks("", 8, "10h", 36_000));
+        world.run_for(Duration::from_secs(36_010));
+        world.submit(tasks("", 8, "1h", 3_600));
+        world.run_for(Duration::from_secs(ran));
+        world.submit(tasks("", count, &format!("{takes}s"), takes));
+        world.run_for(Duration::from_secs(10));
+        assert_eq!(preempted(&world) > 0, is_at_once, "{takes} s after {ran} s: {why}");
+    }
+}
+
 #[test]
 fn a_guarantee_on_many_nodes_is_met_in_one_review() {
     let mut world = World::new(Preset::AMALGAM);

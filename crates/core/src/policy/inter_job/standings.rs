@@ -33,7 +33,7 @@ pub(super) fn standings(accounts: &mut Accounts, rank: impl Fn(&Accounts, JobSlo
         for (_, _, _, job) in line {
             let due = part_within(&accounts.job(job).wanted, &left);
             left = left.saturating_sub(&due);
-            all.push(Standing { job, used: accounts.job(job).used, due });
+            all.push(Standing { job, used: accounts.job(job).used, due, is_wide: accounts.is_wide(job) });
         }
     }
     all

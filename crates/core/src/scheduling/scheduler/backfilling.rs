@@ -40,7 +40,7 @@ impl Ends {
 
     /// `None` if that is not known. A task that runs for longer than expected takes as long again as it is late, or until it is
     /// stopped.
-    fn of(&self, grant: GrantId, now: Instant) -> Option<Instant> {
+    pub(super) fn of(&self, grant: GrantId, now: Instant) -> Option<Instant> {
         let (_, known) = self.known.get(grant.slot as usize).filter(|(known, _)| *known == grant)?;
         if known.end > now {
             return Some(known.end);

@@ -5,9 +5,12 @@
 //! a job's work is promoted when its entitlement grows. All of it is booked, so nothing has to be sent for that. The
 //! attempts that have run for the shortest time are preempted first, since they lose least.
 //!
-//! A queue gets what it is guaranteed from other queues at once. Otherwise a preemption may lose what is left of a part of
-//! all work done so far; or as much as a stage has lost since one of its tasks got room last: the next one has waited for as
-//! long as the attempts had run then (as with renting skis: Karlin et al. 1988).
+//! A queue gets what it is guaranteed from other queues at once. Otherwise a preemption may lose as much as a stage has lost
+//! since one of its tasks got room last: the next one has waited for as long as the attempts had run then (as with renting
+//! skis: Karlin et al. 1988). Or it is paid out of a credit, a part of all work done so far. The credit is for attempts that
+//! have hardly run, and for tasks that end before the attempt would have, of jobs that want no more than an equal part. It is
+//! spent where little harm does much good: the shorter the task is compared with what the attempt has left, the more of
+//! the credit it may cost.
 
 use super::{Confirm, Scheduler};
 use crate::policy::{AskSlot, JobSlot, NextAsk, Standing};
@@ -133,6 +136,10 @@ impl Scheduler {
     const LEAST_OF_JOB: usize = 4;
     /// Maximum number of nodes that are compared for tasks of an ask, and of those on which that is tried.
     const EXAMINED_NODES: usize = 32;
+    /// An attempt that has run for this part of its run time at most has hardly run.
+    const HARDLY: u64 = 20;
+    /// A task that takes as long as the attempt has left may cost this part of the credit.
+    const PART_FOR_AS_LONG: u64 = 64;
     const TRIED_NODES: usize = 256;
 
     /// When waiting tasks should be reviewed next.
@@ -190,7 +197,8 @@ impl Scheduler {
                     }
                     // What has been preempted since may have changed what may be.
                     let place = self.place_on(node, ask, &review, holdings, ledger);
-                    let Some(place) = place.filter(|place| self.may_be_lost(ask, place, now, holdings, ledger)) else {
+                    let Some(place) = place.filter(|place| self.may_be_lost(ask, place, &review, holdings, ledger))
+                    else {
                         continue;
                     };
                     left -= usize::from(self.take(ask, &place, &mut review, holdings, ledger, confirm));
@@ -261,20 +269,22 @@ impl Scheduler {
         let is_of_use = |node: &&NodeId| self.reaches(ask, **node, ledger) && !ledger.offer_is_closed(**node);
         let tried = newest.iter().filter(is_of_use).take(Self::TRIED_NODES);
         let places = tried.filter_map(|node| self.place_on(*node, ask, review, holdings, ledger));
-        let may_be = places
-            .take(Self::EXAMINED_NODES)
-            .filter(|place| self.may_be_lost(ask, place, review.now, holdings, ledger));
+        let may_be =
+            places.take(Self::EXAMINED_NODES).filter(|place| self.may_be_lost(ask, place, review, holdings, ledger));
         let mut nodes: Vec<(u64, NodeId)> = may_be.map(|place| (place.lost, place.node)).collect();
         nodes.sort_unstable();
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
-    fn may_be_lost(&self, ask: AskSlot, place: &Place, now: Instant, holdings: &Holdings, ledger: &Ledger) -> bool {
+    fn may_be_lost(&self, ask: AskSlot, place: &Place, review: &Review, holdings: &Holdings, ledger: &Ledger) -> bool {
         let request = self.queue.ask(ask);
         // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
         let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.has(place.node));
-        let is_little =
-            !is_kept && place.lost < u64::MAX && place.lost <= self.most_to_lose(request, now, holdings, ledger);
+        let most = || {
+            let by_waiting = self.most_by_waiting(request, review.now, ledger);
+            by_waiting.max(self.most_of_credit(request, &place.victims, review, holdings))
+        };
+        let is_little = !is_kept && place.lost < u64::MAX && place.lost <= most();
         is_little || self.is_owner(request, &place.victims)
     }
 
@@ -288,12 +298,31 @@ impl Scheduler {
             })
     }
 
-    /// How much work may be lost for a task of the ask, in the unit of the credit.
-    fn most_to_lose(&self, request: &OpenRequest, now: Instant, holdings: &Holdings, ledger: &Ledger) -> u64 {
+    /// How much work may be lost for a task of the ask because the stage has lost as much, in the unit of the credit.
+    fn most_by_waiting(&self, request: &OpenRequest, now: Instant, ledger: &Ledger) -> u64 {
         let waited = now.since(request.waiting_since);
         // Where tasks are short, there is room soon in any case.
         let waited = if waited < Self::REVIEWED_EVERY { 0 } else { waited.0.saturating_mul(2) };
-        holdings.credit.max(waited.saturating_mul(share_of(&request.shape, ledger)))
+        waited.saturating_mul(share_of(&request.shape, ledger))
+    }
+
+    /// How much of the credit a task of the ask may cost.
+    fn most_of_credit(&self, request: &OpenRequest, victims: &[Booking], review: &Review, holdings: &Holdings) -> u64 {
+        let is_small = review.standings.get(&request.job).is_some_and(|standing| !standing.is_wide);
+        let most = |victim: &Booking| {
+            let Some(end) = self.ends.as_ref().and_then(|ends| ends.of(victim.grant, review.now)) else {
+                return holdings.credit;
+            };
+            let (ran, left) = (self.ran(victim, review.now, holdings), end.since(review.now));
+            let has_hardly_run = ran.0.saturating_mul(Self::HARDLY - 1) <= left.0;
+            let ends_before = request.expected.is_none_or(|takes| takes <= left);
+            match request.expected {
+                _ if !has_hardly_run && !(is_small && ends_before) => 0,
+                Some(takes) => part_of(holdings.credit, left.0, takes.0.saturating_mul(Self::PART_FOR_AS_LONG)),
+                None => holdings.credit,
+            }
+        };
+        victims.iter().map(most).min().unwrap_or_default()
     }
 
     /// The bookings on the node that would be preempted for a task of the ask; no job is left with less than it is entitled to.
@@ -380,6 +409,11 @@ fn share_of(amount: &Resources, ledger: &Ledger) -> u64 {
     let mut held = Totals::ZERO;
     held.add(amount);
     held.dominant_share(ledger.capacity())
+}
+
+/// The whole amount, or this fraction of it if that is less.
+fn part_of(amount: u64, part: u64, of: u64) -> u64 {
+    if part >= of { amount } else { (u128::from(amount) * u128::from(part) / u128::from(of)) as u64 }
 }
 
 fn less(from: &Totals, amount: &Resources) -> Totals {
