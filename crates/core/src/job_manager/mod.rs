@@ -223,10 +223,11 @@ impl JobManager {
         }
     }
 
-    /// Reports to the master how long the tasks of its asks run.
+    /// Reports to the master how long the tasks of its asks run, and judges unknown run times by how long tasks have run.
     #[must_use]
     pub fn reporting_run_times(mut self) -> JobManager {
         self.requests.report_run_times();
+        self.master.work.judge_unknown(&self.job, &self.dag);
         self
     }
 
@@ -445,6 +446,9 @@ impl JobManager {
         }
         self.ask_for_promotions(now, out);
         self.explore(now, out);
+        if self.master.work.look_again(now, &self.job, &self.dag) {
+            self.report_work(out);
+        }
         let reviews = [self.requests.review_at(), self.gangs.next_review(), self.dag.next_due()];
         if reviews.into_iter().flatten().any(|at| at <= now) {
             self.update_demand(now, out);
@@ -479,7 +483,7 @@ impl JobManager {
             let counted = stage.waiting() + stage.running + stage.succeeded + stage.failed + stage.cancelled;
             assert_eq!(counted, stage.total, "each task of stage {index} is in one state");
         }
-        assert_eq!(self.master.work.now(), WorkLeft::new(&self.job, &self.dag).now(), "remaining work");
+        assert_eq!(self.master.work.now(), self.master.work.counted_anew(&self.job, &self.dag).now(), "remaining work");
         self.own.scheduler.iter().for_each(LocalScheduler::check_invariants);
         for task in self.blame.tasks() {
             let record = self.dag.stage(task.stage).record(task.index).expect("a task that failed has a record");
@@ -522,7 +526,7 @@ impl Role for JobManager {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let reviews = [self.requests.review_at(), self.gangs.next_review(), self.next_retry()];
-        let own = [self.attempts.claims.next_repeat(), self.own.next_wakeup()];
+        let own = [self.attempts.claims.next_repeat(), self.own.next_wakeup(), self.master.work.due()];
         own.into_iter().chain(reviews).flatten().min()
     }
 

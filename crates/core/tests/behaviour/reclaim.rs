@@ -188,6 +188,26 @@ fn the_credit_is_spent_where_little_harm_does_much_good() {
     }
 }
 
+/// Of the first job nothing is known but how long its tasks have run until now.
+#[test]
+fn a_job_of_unknown_length_is_as_long_as_its_tasks_show() {
+    let unknown = |count, run| job(vec![stage("s", count, run, 1_000)]);
+    let newcomers = [unknown(160, "1s"), tasks("", 80, "50s", 50)];
+    for (newcomer, after) in newcomers.into_iter().zip([60, 300]) {
+        let mut world = cluster(Vec::new());
+        let long = world.submit(unknown(16, "1000s"));
+        world.run_for(Duration::from_secs(after));
+        let newcomer = world.submit(newcomer);
+        world.run_for(Duration::from_secs(400));
+        let has_started = world.outcome(newcomer).is_some() || running(&world, newcomer) > 0;
+        assert!(has_started, "no task of the long job has ended, and the newcomer is before it");
+        world.run_for(Duration::from_secs(1_200));
+        assert_eq!(world.outcome(newcomer), Some(JobOutcome::Succeeded));
+        world.run_for(Duration::from_secs(3_000));
+        assert_eq!(world.outcome(long), Some(JobOutcome::Succeeded));
+    }
+}
+
 #[test]
 fn a_guarantee_on_many_nodes_is_met_in_one_review() {
     let mut world = World::new(Preset::AMALGAM);

@@ -316,8 +316,10 @@ impl Scheduler {
             let (ran, left) = (self.ran(victim, review.now, holdings), end.since(review.now));
             let has_hardly_run = ran.0.saturating_mul(Self::HARDLY - 1) <= left.0;
             let ends_before = request.expected.is_none_or(|takes| takes <= left);
+            if !(has_hardly_run || is_small && ends_before) {
+                return 0;
+            }
             match request.expected {
-                _ if !has_hardly_run && !(is_small && ends_before) => 0,
                 Some(takes) => part_of(holdings.credit, left.0, takes.0.saturating_mul(Self::PART_FOR_AS_LONG)),
                 None => holdings.credit,
             }
