@@ -30,7 +30,7 @@ impl JobManager {
             self.dag.launched_beside(task.stage, task.index);
         } else {
             self.dag.launched(task.stage, task.index, attempt, node, now);
-            self.master.work.on_launched(now, self.dag.stage(task.stage));
+            self.master.work.on_launched(now, task.stage, &self.dag);
         }
         let is_entitled = self.own.has_allowance() && execution == ExecutionType::Guaranteed;
         let holding = match basis.grant() {

@@ -22,13 +22,23 @@ pub(super) struct WorkLeft {
     unknown: Unknown,
 }
 
-/// What is assumed of a stage of whose run times nothing is known.
-#[derive(Clone, Copy, Default)]
+/// How run times of which nothing is known are judged.
+#[derive(Clone, Default)]
 struct Unknown {
-    /// Its tasks are assumed to run twice as long as the first had run at this time; `None`: as long as those of any other.
-    seen_at: Option<Instant>,
-    /// When to look again: when the first task of some stage has run twice as long.
+    /// By how long tasks run; otherwise all are assumed to take equally long.
+    is_judged: bool,
+    stages: Vec<Seen>,
+    /// When to look again: when tasks of some stage have run twice as long.
     due: Option<Instant>,
+}
+
+/// How long tasks of a stage have been seen to run.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// Since when tasks of it run, if any do.
+    since: Option<Instant>,
+    /// The longest time for which any ran without a break, when that was looked at last.
+    ran: Duration,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -40,7 +50,8 @@ struct Counted {
 
 impl WorkLeft {
     pub(super) fn new(job: &AdmittedJob, dag: &Dag) -> WorkLeft {
-        WorkLeft::assuming(Unknown::default(), job, dag)
+        let stages = vec![Seen::default(); dag.stages.len()];
+        WorkLeft::assuming(Unknown { stages, ..Unknown::default() }, job, dag)
     }
 
     fn assuming(unknown: Unknown, job: &AdmittedJob, dag: &Dag) -> WorkLeft {
@@ -52,22 +63,32 @@ impl WorkLeft {
 
     /// The same, counted from nothing.
     pub(super) fn counted_anew(&self, job: &AdmittedJob, dag: &Dag) -> WorkLeft {
-        WorkLeft::assuming(self.unknown, job, dag)
+        WorkLeft::assuming(self.unknown.clone(), job, dag)
     }
 
-    /// From now on, run times of which nothing is known are judged by how long tasks run: a task that has run for some time is
-    /// expected to run for as long again, and one that has not started, for a second. So a new job gets the chance to show
-    /// that it is short, and one that is not stops to count as such.
+    /// From now on, run times of which nothing is known are judged by how long tasks run: those that have run for some time are
+    /// expected to run for as long again, and those of a stage that has not started, for a second. So a new job gets the chance to
+    /// show that it is short, and a long job stops counting as short.
     pub(super) fn judge_unknown(&mut self, job: &AdmittedJob, dag: &Dag) {
-        self.unknown.seen_at = Some(Instant::ZERO);
+        self.unknown.is_judged = true;
         self.recount(job, dag);
     }
 
     /// A task of the stage was launched.
-    pub(super) fn on_launched(&mut self, now: Instant, stage: &Stage) {
-        if self.unknown.seen_at.is_some() && stage.estimate.expected().is_none() {
+    pub(super) fn on_launched(&mut self, now: Instant, number: u32, dag: &Dag) {
+        if self.unknown.is_judged && is_unknown(dag.stage(number)) && self.unknown.stages[number as usize].start(now) {
             let due = now + LEAST_ASSUMED;
             self.unknown.due = Some(self.unknown.due.map_or(due, |before| before.min(due)));
+        }
+    }
+
+    /// Tasks may run that were launched before a restart.
+    pub(super) fn on_recovered(&mut self, dag: &Dag) {
+        for (seen, stage) in self.unknown.stages.iter_mut().zip(&dag.stages) {
+            let launched_at = stage.first_launch.filter(|_| self.unknown.is_judged && is_running_unknown(stage));
+            if launched_at.is_some_and(|at| seen.start(at)) {
+                self.unknown.due = Some(Instant::ZERO);
+            }
         }
     }
 
@@ -81,11 +102,16 @@ impl WorkLeft {
         if self.unknown.due.is_none_or(|at| now < at) {
             return false;
         }
-        let is_unknown = |stage: &&Stage| stage.running > 0 && stage.estimate.expected().is_none();
-        let launches = dag.stages.iter().filter(is_unknown).filter_map(|stage| stage.first_launch);
-        let due = launches.map(|first| now + now.since(first).max(LEAST_ASSUMED)).min();
-        self.unknown = Unknown { seen_at: Some(now), due };
-        self.recount(job, dag);
+        self.unknown.due = None;
+        for (number, _) in (0..).zip(&dag.stages).filter(|(_, stage)| is_running_unknown(stage)) {
+            let Unknown { stages, due, .. } = &mut self.unknown;
+            let seen = &mut stages[number as usize];
+            let runs = seen.since.map_or(Duration::ZERO, |since| now.since(since));
+            seen.ran = seen.ran.max(runs);
+            let again = now + runs.max(LEAST_ASSUMED);
+            *due = Some(due.map_or(again, |at| at.min(again)));
+            self.review(number, job, dag);
+        }
         true
     }
 
@@ -97,7 +123,10 @@ impl WorkLeft {
     /// After a change to one stage: a task ended, or its run times are better known.
     pub(super) fn review(&mut self, stage: u32, job: &AdmittedJob, dag: &Dag) {
         let (entry, resources) = (dag.stage(stage), &job.resources[stage as usize]);
-        let each = entry.estimate.expected().or_else(|| self.unknown.assumed(entry));
+        if entry.running == 0 {
+            self.unknown.stages[stage as usize].since = None;
+        }
+        let each = entry.estimate.expected().or_else(|| self.unknown.assumed(stage));
         let new = Counted { each: run_time(each), unfinished: entry.unfinished() };
         let old = std::mem::replace(&mut self.stages[stage as usize], new);
         if new.each != old.each {
@@ -137,10 +166,27 @@ impl WorkLeft {
 }
 
 impl Unknown {
-    fn assumed(&self, stage: &Stage) -> Option<Duration> {
-        let ran = |at: Instant| stage.first_launch.map_or(Duration::ZERO, |first| at.since(first));
-        self.seen_at.map(|at| Duration(ran(at).0.saturating_mul(2)).max(LEAST_ASSUMED))
+    fn assumed(&self, stage: u32) -> Option<Duration> {
+        let ran = self.stages[stage as usize].ran;
+        self.is_judged.then(|| Duration(ran.0.saturating_mul(2)).max(LEAST_ASSUMED))
     }
+}
+
+impl Seen {
+    /// Returns whether none of the tasks ran before.
+    fn start(&mut self, at: Instant) -> bool {
+        let is_first = self.since.is_none();
+        self.since.get_or_insert(at);
+        is_first
+    }
+}
+
+fn is_unknown(stage: &Stage) -> bool {
+    stage.estimate.expected().is_none()
+}
+
+fn is_running_unknown(stage: &Stage) -> bool {
+    stage.running > 0 && is_unknown(stage)
 }
 
 /// By stage, the assumed run time of a task.

@@ -2,8 +2,8 @@
 //! if run times are as expected, and the mean completion time is the smallest that this allows (`fair_deadlines.rs`).
 //!
 //! Jobs that want no more than an equal part of their queue's share come first: with fair shares they would have it at
-//! once, and they cannot catch up later. Of these, the one with the least work left is first: where room is short, most of them wait
-//! least. The places of the others are computed for all of them now and then
+//! once, and they cannot catch up later. Of these, the one with the least work left is first: when room is short, this keeps their mean
+//! wait short. The places of the others are computed for all of them now and then
 //! ([`InterJobPolicy::standings`](crate::policy::InterJobPolicy::standings)); until then a new one is behind them.
 
 use super::Accounts;
@@ -32,6 +32,9 @@ impl QueueOrder for ByEndWithFairShares {
         let account = accounts.job(job);
         if accounts.is_wide(job) {
             WIDE + u64::from(account.fair.place.unwrap_or(u32::MAX))
+        } else if account.fair_end() == u64::MAX {
+            // It has not reported its work.
+            WIDE - 1
         } else {
             account.remaining_time.min(WIDE - 1)
         }

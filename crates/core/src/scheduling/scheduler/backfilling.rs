@@ -38,9 +38,15 @@ impl Ends {
         self.known[slot] = end.map_or_else(Default::default, |end| (grant, Known { end, latest }));
     }
 
+    /// When the booking is expected to end; `None` if only its time limit is known.
+    pub(super) fn expected(&self, grant: GrantId, now: Instant) -> Option<Instant> {
+        let (_, known) = self.known.get(grant.slot as usize)?;
+        self.of(grant, now).filter(|_| known.latest != Some(known.end))
+    }
+
     /// `None` if that is not known. A task that runs for longer than expected takes as long again as it is late, or until it is
     /// stopped.
-    pub(super) fn of(&self, grant: GrantId, now: Instant) -> Option<Instant> {
+    fn of(&self, grant: GrantId, now: Instant) -> Option<Instant> {
         let (_, known) = self.known.get(grant.slot as usize).filter(|(known, _)| *known == grant)?;
         if known.end > now {
             return Some(known.end);

@@ -136,9 +136,10 @@ impl Scheduler {
     const LEAST_OF_JOB: usize = 4;
     /// Maximum number of nodes that are compared for tasks of an ask, and of those on which that is tried.
     const EXAMINED_NODES: usize = 32;
-    /// An attempt that has run for this part of its run time at most has hardly run.
+    /// An attempt that has run for at most one part in this number of its run time has hardly run.
     const HARDLY: u64 = 20;
-    /// A task that takes as long as the attempt has left may cost this part of the credit.
+    /// A task that takes as long as the attempt has left, or whose run time is not known, may cost one part in this number of the
+    /// credit.
     const PART_FOR_AS_LONG: u64 = 64;
     const TRIED_NODES: usize = 256;
 
@@ -310,18 +311,16 @@ impl Scheduler {
     fn most_of_credit(&self, request: &OpenRequest, victims: &[Booking], review: &Review, holdings: &Holdings) -> u64 {
         let is_small = review.standings.get(&request.job).is_some_and(|standing| !standing.is_wide);
         let most = |victim: &Booking| {
-            let Some(end) = self.ends.as_ref().and_then(|ends| ends.of(victim.grant, review.now)) else {
+            let Some(end) = self.ends.as_ref().and_then(|ends| ends.expected(victim.grant, review.now)) else {
                 return holdings.credit;
             };
             let (ran, left) = (self.ran(victim, review.now, holdings), end.since(review.now));
+            let takes = request.expected.unwrap_or(left);
             let has_hardly_run = ran.0.saturating_mul(Self::HARDLY - 1) <= left.0;
-            let ends_before = request.expected.is_none_or(|takes| takes <= left);
-            if !(has_hardly_run || is_small && ends_before) {
-                return 0;
-            }
-            match request.expected {
-                Some(takes) => part_of(holdings.credit, left.0, takes.0.saturating_mul(Self::PART_FOR_AS_LONG)),
-                None => holdings.credit,
+            if has_hardly_run || is_small && takes <= left {
+                part_of(holdings.credit, left.0, takes.0.saturating_mul(Self::PART_FOR_AS_LONG))
+            } else {
+                0
             }
         };
         victims.iter().map(most).min().unwrap_or_default()
