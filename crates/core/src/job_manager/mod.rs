@@ -533,7 +533,8 @@ impl Role for JobManager {
     fn recover(&mut self, changes: &[Change]) {
         changes.iter().for_each(|change| self.take_back(change));
         self.master.work.recount(&self.job, &self.dag);
-        self.master.work.on_recovered(&self.dag);
+        let launched = self.attempts.values().map(|sent| (sent.task.stage, sent.launched_at));
+        self.master.work.on_recovered(launched, &self.dag);
         self.gangs.recover(&self.dag, &self.attempts);
         self.launches.on_restart();
         self.recall_speeds();

@@ -10,7 +10,7 @@ use crate::vocabulary::{Duration, Instant, JobWork, Work};
 /// hundred reports, not one for each task.
 const REPORTED_WITHIN: u64 = 16;
 
-/// Least assumed run time of a task if that is judged by how long the first one has run.
+/// Least assumed run time of a task if that is judged by how long tasks have run.
 const LEAST_ASSUMED: Duration = Duration::from_secs(1);
 
 pub(super) struct WorkLeft {
@@ -82,13 +82,13 @@ impl WorkLeft {
         }
     }
 
-    /// Tasks may run that were launched before a restart.
-    pub(super) fn on_recovered(&mut self, dag: &Dag) {
-        for (seen, stage) in self.unknown.stages.iter_mut().zip(&dag.stages) {
-            let launched_at = stage.first_launch.filter(|_| self.unknown.is_judged && is_running_unknown(stage));
-            if launched_at.is_some_and(|at| seen.start(at)) {
-                self.unknown.due = Some(Instant::ZERO);
-            }
+    /// Takes the attempts that were launched before a restart into account: by stage, and when.
+    pub(super) fn on_recovered(&mut self, launched: impl Iterator<Item = (u32, Instant)>, dag: &Dag) {
+        let Unknown { is_judged, ref mut stages, ref mut due } = self.unknown;
+        for (stage, at) in launched.filter(|(stage, _)| is_judged && is_running_unknown(dag.stage(*stage))) {
+            let since = &mut stages[stage as usize].since;
+            *since = Some(since.map_or(at, |before| before.min(at)));
+            *due = Some(Instant::ZERO);
         }
     }
 

@@ -188,6 +188,34 @@ fn the_credit_is_spent_where_little_harm_does_much_good() {
     }
 }
 
+#[test]
+fn a_time_limit_is_not_taken_for_a_run_time() {
+    let mut world = cluster(Vec::new());
+    world.submit(tasks("", 8, "10h", 36_000));
+    world.run_for(Duration::from_secs(36_010));
+    let timeout = Some(Duration::from_secs(1_200));
+    world.submit(job(vec![StageSpec { timeout, ..stage("s", 8, "1000s", 1_000) }]));
+    world.run_for(Duration::from_secs(300));
+    world.submit(tasks("", 9, "60s", 60));
+    world.run_for(Duration::from_secs(10));
+    assert!(preempted(&world) > 0, "attempts of unknown run time may be preempted for the whole credit");
+}
+
+#[test]
+fn a_job_of_unknown_length_is_as_long_as_before_after_a_restart() {
+    let mut world = cluster(Vec::new());
+    let long = world.submit(job(vec![stage("s", 16, "1000s", 1_000)]));
+    world.run_for(Duration::from_secs(600));
+    world.kill_server();
+    world.start_server();
+    world.settle();
+    world.run_for(Duration::from_secs(30));
+    world.submit(tasks("", 80, "50s", 50));
+    world.run_for(Duration::from_secs(30));
+    let why = world.why(long);
+    assert!(why.iter().any(|line| line.starts_with("job 2 is ahead")), "{why:?}");
+}
+
 /// Of the first job nothing is known but how long its tasks have run until now.
 #[test]
 fn a_job_of_unknown_length_is_as_long_as_its_tasks_show() {

@@ -136,12 +136,12 @@ impl Scheduler {
     const LEAST_OF_JOB: usize = 4;
     /// Maximum number of nodes that are compared for tasks of an ask, and of those on which that is tried.
     const EXAMINED_NODES: usize = 32;
+    const TRIED_NODES: usize = 256;
     /// An attempt that has run for at most one part in this number of its run time has hardly run.
     const HARDLY: u64 = 20;
     /// A task that takes as long as the attempt has left, or whose run time is not known, may cost one part in this number of the
     /// credit.
     const PART_FOR_AS_LONG: u64 = 64;
-    const TRIED_NODES: usize = 256;
 
     /// When waiting tasks should be reviewed next.
     pub fn next_reclaim(&self) -> Option<Instant> {
