@@ -62,8 +62,8 @@ pub trait InterJobPolicy: Send {
         false
     }
 
-    /// Whether a queue that has the job and not the other one is guaranteed what it would hold with this much more.
-    fn is_guaranteed(&self, _job: JobSlot, _more: &Resources, _other: JobSlot) -> bool {
+    /// Whether a queue below the root that has the job, and not the other one, is guaranteed what it would hold with this much more.
+    fn is_guaranteed(&self, _job: JobSlot, _more: &Resources, _other: Option<JobSlot>) -> bool {
         false
     }
 

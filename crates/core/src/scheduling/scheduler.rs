@@ -443,6 +443,7 @@ impl Scheduler {
             }
             if !self.place_one(now, choice, self.inter_job.rule(), ledger, confirm) {
                 self.park(choice.ask, ledger);
+                self.note_blocked(choice.ask);
                 blocked.push(self.queue.ask(choice.ask).id);
             }
         }
@@ -453,10 +454,15 @@ impl Scheduler {
         if !only_gangs && self.is_backfill_due {
             self.backfill(now, ledger, confirm);
         }
-        if let Some(holdings) = self.holdings.as_mut().filter(|_| !blocked.is_empty()) {
-            holdings.on_blocked();
-        }
         blocked
+    }
+
+    /// Jobs are reviewed soon if work is preempted for asks that found no room.
+    fn note_blocked(&mut self, ask: AskSlot) {
+        if let Some(holdings) = &mut self.holdings {
+            let request = self.queue.ask(ask);
+            holdings.on_blocked(self.inter_job.is_guaranteed(request.job, &request.shape, None));
+        }
     }
 
     /// Places one task of the ask with the placement policy. Returns whether it was granted.

@@ -249,3 +249,39 @@ fn a_guarantee_on_many_nodes_is_met_in_one_review() {
     world.run_for(Duration::from_millis(500));
     assert_eq!(running(&world, owner), 80);
 }
+
+/// The own jobs of the queue have newer bookings on the node than others.
+#[test]
+fn a_queue_takes_what_it_is_guaranteed_from_others_and_not_from_its_own_jobs() {
+    let mut world = World::new(Preset::AMALGAM);
+    let half = QueueSpec { guaranteed: 500_000, ..QueueSpec::named("root.one") };
+    world.queues = QueueTree::new(vec![half, QueueSpec::named("root.other")]).expect("a valid tree");
+    world.start_server();
+    world.add_node(Resources::new(CORES as u32 * 1_000, 0), &[]);
+    world.settle();
+    let guest = world.submit(tasks("other", 8, "2h", 7_200));
+    world.run_for(Duration::from_secs(60));
+    let long = world.submit(tasks("one", 3, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    assert_eq!([guest, long].map(|job| running(&world, job)), [5, 3]);
+    // Of the four cores of the queue it is entitled to three, and the other job to one.
+    let short = world.submit(tasks("one", 3, "10m", 600));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!([guest, long, short].map(|job| running(&world, job)), [4, 3, 1]);
+}
+
+#[test]
+fn a_queue_does_not_wait_for_the_next_review_for_what_it_is_guaranteed() {
+    for (queue, waits) in [("other", false), ("one", true)] {
+        let mut world = cluster(two_queues());
+        world.submit(tasks("one", 8, "20h", 72_000));
+        // The credit of this work pays for a task of a second, at the next review.
+        world.run_for(Duration::from_secs(36_000));
+        // A first task makes the jobs be reviewed, and a second one comes a bit later.
+        world.submit(tasks("other", 1, "1h", 3_600));
+        world.run_for(Duration::from_millis(20));
+        let next = world.submit(tasks(queue, 1, "1s", 1));
+        world.run_for(Duration::from_millis(20));
+        assert_eq!(running(&world, next) == 0, waits, "{queue}");
+    }
+}

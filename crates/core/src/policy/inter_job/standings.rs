@@ -40,11 +40,12 @@ pub(super) fn standings(accounts: &mut Accounts, rank: impl Fn(&Accounts, JobSlo
 }
 
 impl Accounts {
-    /// Whether a queue that has the job and not the other one is guaranteed what it would hold with this much more.
-    pub(super) fn is_guaranteed(&self, job: JobSlot, more: &Resources, other: JobSlot) -> bool {
+    /// Whether a queue below the root that has the job, and not the other one, is guaranteed what it would hold with this much more.
+    pub(super) fn is_guaranteed(&self, job: JobSlot, more: &Resources, other: Option<JobSlot>) -> bool {
         let queues = |job| std::iter::successors(Some(self.job(job).queue), |queue| self.tree.parent(*queue));
-        let has_other = |queue: &QueueId| queues(other).any(|of_other| of_other == *queue);
-        queues(job).take_while(|queue| !has_other(queue)).any(|queue| {
+        let has_other = |queue: QueueId| other.is_some_and(|other| queues(other).any(|of_other| of_other == queue));
+        let own = queues(job).take_while(|queue| self.tree.parent(*queue).is_some() && !has_other(*queue));
+        own.into_iter().any(|queue| {
             let mut with = self.queues[queue.0 as usize].used;
             with.add(more);
             with.dominant_share(&self.capacity) <= u64::from(self.tree.spec(queue).guaranteed)

@@ -226,7 +226,7 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
         Totals(self.accounts.capacity.0.map(|amount| self.part_of(job, amount)))
     }
 
-    fn is_guaranteed(&self, job: JobSlot, more: &Resources, other: JobSlot) -> bool {
+    fn is_guaranteed(&self, job: JobSlot, more: &Resources, other: Option<JobSlot>) -> bool {
         self.accounts.is_guaranteed(job, more, other)
     }
 

@@ -50,13 +50,16 @@ pub(super) struct Holdings {
     jobs: u64,
     /// An ask found no room since the last review.
     is_stale: bool,
+    /// One of a queue that would be within its guarantee with a task of it.
+    is_owed: bool,
 }
 
 impl Holdings {
-    /// The least time between reviews.
+    /// The least time between reviews. Queues do not wait for what they are guaranteed.
     fn after_change(&self) -> Duration {
-        let of_all = Scheduler::REVIEWED_AFTER_FOR_EACH.0.saturating_mul(self.jobs);
-        Scheduler::REVIEWED_AFTER_CHANGE.max(Duration(of_all))
+        let of_all = Duration(Scheduler::REVIEWED_AFTER_FOR_EACH.0.saturating_mul(self.jobs));
+        let least = if self.is_owed { Scheduler::REVIEWED_IF_OWED } else { Scheduler::REVIEWED_AFTER_CHANGE };
+        least.max(of_all)
     }
 
     pub(super) fn new(rules: Reclaim) -> Holdings {
@@ -71,11 +74,14 @@ impl Holdings {
             reviewed_at: None,
             jobs: 0,
             is_stale: false,
+            is_owed: false,
         }
     }
 
-    pub(super) fn on_blocked(&mut self) {
+    /// An ask found no room. `is_owed`: its queue would be within its guarantee with a task of it.
+    pub(super) fn on_blocked(&mut self, is_owed: bool) {
         self.is_stale = true;
+        self.is_owed |= is_owed;
     }
 
     pub(super) fn on_held(&mut self, at: Instant, job: JobSlot, grant: GrantId) {
@@ -124,6 +130,8 @@ impl Scheduler {
     /// The least time between reviews, if a job is new; and for each job, so that the part of the time in which jobs are examined does
     /// not grow with their number.
     const REVIEWED_AFTER_CHANGE: Duration = Duration::from_millis(50);
+    /// If an ask waits for what its queue is guaranteed.
+    const REVIEWED_IF_OWED: Duration = Duration::from_millis(1);
     const REVIEWED_AFTER_FOR_EACH: Duration = Duration::from_micros(50);
     /// Maximum number of waiting asks that are examined in one review, of those that get room by preemption, and of tasks.
     const EXAMINED_ASKS: usize = 4_096;
@@ -172,6 +180,7 @@ impl Scheduler {
             return;
         }
         holdings.reviewed_at = Some(now);
+        let was_owed = std::mem::take(&mut holdings.is_owed);
         holdings.leaving.retain(|grant| ledger.is_being_preempted(*grant));
         let mut review = self.review(now, holdings, ledger);
         holdings.jobs = review.standings.len() as u64;
@@ -207,6 +216,10 @@ impl Scheduler {
                 let is_next = left < before && self.is_entitled(ask, &review);
                 nodes = if is_next { self.nodes_instead(ask, &review, &newest, holdings, ledger) } else { Vec::new() };
             }
+        }
+        if left == 0 && was_owed {
+            holdings.is_owed = true;
+            holdings.next_review = Some(now + holdings.after_change());
         }
     }
 
@@ -295,7 +308,7 @@ impl Scheduler {
         // What is free on a reserved node belongs to nobody else.
         !victims.is_empty()
             && others.all(|other| {
-                other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, other))
+                other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, Some(other)))
             })
     }
 
@@ -326,7 +339,8 @@ impl Scheduler {
         victims.iter().map(most).min().unwrap_or_default()
     }
 
-    /// The bookings on the node that would be preempted for a task of the ask; no job is left with less than it is entitled to.
+    /// The bookings on the node that would be preempted for a task of the ask; no job is left with less than it is entitled to. A queue
+    /// takes what it is guaranteed from others before it takes from its own jobs, whose bookings may be newer.
     fn place_on(
         &self,
         node: NodeId,
@@ -336,10 +350,30 @@ impl Scheduler {
         ledger: &Ledger,
     ) -> Option<Place> {
         let request = self.queue.ask(ask);
+        let owes = |job: JobSlot| self.inter_job.is_guaranteed(request.job, &request.shape, Some(job));
+        let is_owed = self.inter_job.is_guaranteed(request.job, &request.shape, None);
+        let of_others = is_owed.then(|| self.place_among(node, ask, &owes, review, holdings, ledger)).flatten();
+        of_others.or_else(|| self.place_among(node, ask, &|_| true, review, holdings, ledger))
+    }
+
+    /// The same among the bookings of some jobs.
+    fn place_among(
+        &self,
+        node: NodeId,
+        ask: AskSlot,
+        is_considered: &dyn Fn(JobSlot) -> bool,
+        review: &Review,
+        holdings: &Holdings,
+        ledger: &Ledger,
+    ) -> Option<Place> {
+        let request = self.queue.ask(ask);
         let mut excess: BTreeMap<JobSlot, Totals> = BTreeMap::new();
         let mut allowed = BTreeSet::new();
         for booking in ledger.staying_on(node) {
             let Some(job) = self.queue.job_slot(booking.job).filter(|job| *job != request.job) else { continue };
+            if !is_considered(job) {
+                continue;
+            }
             let Some(whole) = review.excess.get(&job) else { continue };
             let left = excess.entry(job).or_insert(*whole);
             if left.holds(&booking.resources) > 0 {
