@@ -39,9 +39,9 @@ pub use chaos::{Coverage, Failure, Met, Report, TotalCoverage, run_seed, run_see
 pub use execution::{ExecutionSettings, SlowNodes};
 pub use faults::{Fault, Happening, Moment, Planned};
 pub use metrics::{
-    AcrossNodes, Against, Allocation, Altruism, Busy, Chain, Counters, Duplicates, Forecast, Gantt, GanttStage, Heat,
-    Jain, JobResult, OfPreset, Outcome, QueueExchange, Queueing, ReadFrom, Reading, Results, RunTimes, Stragglers,
-    Utilization, WINDOW, Watched, Window,
+    AcrossNodes, Against, Allocation, Altruism, Busy, Chain, Counters, Duplicates, Forecast, Gantt, GanttStage,
+    Guarantees, Heat, Jain, JobResult, OfPreset, Outcome, QueueExchange, QueueGuarantee, Queueing, ReadFrom, Reading,
+    Results, RunTimes, Stragglers, Utilization, WINDOW, Watched, Window,
 };
 pub use oracle::Oracle;
 pub use parallel::in_order;

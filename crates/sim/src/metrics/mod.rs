@@ -4,6 +4,7 @@ mod altruism;
 mod beside;
 mod chain;
 mod forecast;
+mod guarantees;
 mod queueing;
 mod reading;
 mod results;
@@ -16,6 +17,8 @@ pub use chain::Chain;
 use chain::{AttemptWaits, ChainMeasure, LastOfStage};
 use forecast::ForecastMeasure;
 pub use forecast::{Forecast, RunTimes};
+use guarantees::GuaranteeMeasure;
+pub use guarantees::{Guarantees, QueueGuarantee};
 use queueing::QueueMeasure;
 pub use queueing::{AcrossNodes, Duplicates, Queueing, Stragglers};
 use reading::ReadingMeasure;
@@ -29,6 +32,7 @@ use usage::ClusterUsage;
 use crate::execution::PlannedRun;
 use crate::oracle::Allowed;
 use amalgam_core::hosting::Fact;
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::protocol::{JobOutcome, Rule};
 use amalgam_core::role::{Change, LostCause, Record};
 use amalgam_core::vocabulary::{
@@ -53,12 +57,16 @@ pub struct Metrics {
     chain: ChainMeasure,
     /// By the presets that jobs use, if there are several.
     groups: Option<Groups>,
+    /// If queues have guarantees.
+    guarantees: Option<GuaranteeMeasure>,
     forecast: ForecastMeasure,
     reading: ReadingMeasure,
     last_end: Instant,
     tasks_succeeded: u64,
     /// Sum over the tasks that succeeded of run time times requested CPU, in microseconds and thousandths of a core.
     useful: u128,
+    /// The same of the attempts that were preempted.
+    preempted: u128,
     has_refused: bool,
     watched_job: Option<WatchedJob>,
     /// Whether the allowances of jobs are recorded for the oracle.
@@ -94,8 +102,10 @@ struct StageMeasure {
     /// By task: the progress up to its first start. Empty before the first launch.
     launches: Vec<TaskState>,
     tasks: u32,
-    /// Thousandths of a core that each task requests.
-    cpu: u32,
+    /// Tasks that will run or run, once they may run. Only counted if queues have guarantees.
+    left: Option<u32>,
+    /// What each task requests.
+    each: Resources,
     /// The stages that it depends on.
     after: Vec<u32>,
     last: Option<LastOfStage>,
@@ -149,10 +159,12 @@ impl Metrics {
             queueing: QueueMeasure::default(),
             chain: ChainMeasure::default(),
             groups: None,
+            guarantees: None,
             forecast: ForecastMeasure::default(),
             reading: ReadingMeasure::default(),
             last_end: Instant::ZERO,
             tasks_succeeded: 0,
+            preempted: 0,
             useful: 0,
             has_refused: false,
             watched_job: None,
@@ -163,6 +175,11 @@ impl Metrics {
     /// Measures jobs also by the preset that they use. `own` is the preset of the cluster.
     pub fn keep_apart(&mut self, own: &str) {
         self.groups = Some(Groups::new(own));
+    }
+
+    /// Measures what queues get of their guarantees, if they have any.
+    pub fn measure_guarantees(&mut self, queues: &QueueTree, jobs: &[TraceJob], nodes: &[Resources]) {
+        self.guarantees = GuaranteeMeasure::new(queues, jobs, nodes);
     }
 
     /// Records the number of running tasks of a job.
@@ -214,6 +231,9 @@ impl Metrics {
                     let measure = &mut self.jobs[job as usize];
                     measure.started = now;
                     measure.stages.iter_mut().for_each(|stage| stage.ready = now);
+                    let first = measure.stages.iter().zip(0..).filter(|(stage, _)| stage.after.is_empty());
+                    let first: Vec<u32> = first.map(|(_, number)| number).collect();
+                    first.into_iter().for_each(|stage| self.want(now, job, stage));
                 }
             }
             Change::JobEnded { job, outcome, .. } => {
@@ -234,7 +254,12 @@ impl Metrics {
                     *state = TaskState::Launched { at: now, travelled: Duration::ZERO };
                 }
             }
-            Change::Finished { attempt, task, ended, .. } => self.on_finished(now, *attempt, *task, ended),
+            Change::Finished { attempt, task, ended, last, .. } => {
+                self.on_finished(now, *attempt, *task, ended);
+                if *last {
+                    self.want_less(now, *task);
+                }
+            }
             Change::Promoted { .. } => self.counters.promoted += 1,
             Change::Exchanged { job, exchange, .. } => {
                 if let Some(job) = self.job_of(*job) {
@@ -258,11 +283,38 @@ impl Metrics {
         }
     }
 
+    /// The tasks of a stage may run.
+    fn want(&mut self, now: Instant, job: u32, stage: u32) {
+        let stages = &mut self.jobs[job as usize].stages;
+        if let Some((measure, stage)) = self.guarantees.as_mut().zip(stages.get_mut(stage as usize))
+            && stage.left.is_none()
+        {
+            stage.left = Some(stage.tasks);
+            measure.on_wanted(now, job, &stage.each, i64::from(stage.tasks));
+        }
+    }
+
+    /// A task does not run again.
+    fn want_less(&mut self, now: Instant, task: TaskId) {
+        let Some(job) = self.job_of(task.job) else { return };
+        let stage = self.jobs[job as usize].stages.get_mut(task.stage as usize);
+        if let Some((measure, stage)) = self.guarantees.as_mut().zip(stage)
+            && let Some(left) = stage.left.as_mut().filter(|left| **left > 0)
+        {
+            *left -= 1;
+            measure.on_wanted(now, job, &stage.each, -1);
+        }
+    }
+
     fn on_job_ended(&mut self, now: Instant, job: u32, outcome: JobOutcome) {
         let measure = &mut self.jobs[job as usize];
         self.jobs_left -= usize::from(measure.is_left());
         measure.ended = Some((now, outcome));
         let stages = std::mem::take(&mut measure.stages);
+        if let Some(measure) = &mut self.guarantees {
+            let left = stages.iter().filter_map(|stage| Some((&stage.each, i64::from(stage.left?))));
+            left.for_each(|(each, tasks)| measure.on_wanted(now, job, each, -tasks));
+        }
         if outcome == JobOutcome::Succeeded {
             let ends = stages.into_iter().map(|stage| (stage.last, stage.after));
             self.chain.on_job(&ends.collect::<Vec<_>>());
@@ -277,7 +329,7 @@ impl Metrics {
         let last = self.chain.on_ended(now, attempt, ready, took);
         if let Some(stage) = self.stage(task) {
             stage.last = last.or(stage.last);
-            let useful = took.map_or(0, |took| u128::from(took.0) * u128::from(stage.cpu));
+            let useful = took.map_or(0, |took| u128::from(took.0) * u128::from(stage.each.cpu_millis()));
             self.useful += useful;
         }
         self.forecast.on_ended(attempt, took);
@@ -287,7 +339,11 @@ impl Metrics {
         }
         match ended.reason {
             EndReason::Exit(0) => {}
-            EndReason::Preempted => self.counters.preempted += 1,
+            EndReason::Preempted => {
+                self.counters.preempted += 1;
+                let cpu = self.stage(task).map_or(0, |stage| stage.each.cpu_millis());
+                self.preempted += u128::from(ended.usage.run_time().0) * u128::from(cpu);
+            }
             EndReason::Shed => self.counters.shed += 1,
             _ => self.counters.failed += 1,
         }
@@ -296,10 +352,11 @@ impl Metrics {
     fn on_record(&mut self, now: Instant, record: &Record) {
         match record {
             Record::StageReady { job, stage } => {
-                if let Some(job) = self.job_of(*job)
-                    && let Some(stage) = self.jobs[job as usize].stages.get_mut(*stage as usize)
-                {
-                    stage.ready = now;
+                if let Some(job) = self.job_of(*job) {
+                    if let Some(stage) = self.jobs[job as usize].stages.get_mut(*stage as usize) {
+                        stage.ready = now;
+                    }
+                    self.want(now, job, *stage);
                 }
             }
             Record::Allowed { job, most } if self.keeps_allowances => {
@@ -404,6 +461,7 @@ impl Metrics {
         self.on_start(now, task, launch);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_started(now, job, node, shape);
+            self.hold(now, job, &shape.resources, 1);
             self.count_watched(now, job, 1);
             let span = self.span(job, task.stage);
             span.0 = span.0.min(now);
@@ -422,6 +480,7 @@ impl Metrics {
     pub fn on_yielded(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_yielded(now, job, node, shape);
+            self.hold(now, job, &Resources::new(shape.resources.cpu_millis(), 0), -1);
             self.queueing.on_yielded(now, attempt);
         }
     }
@@ -430,6 +489,7 @@ impl Metrics {
     pub fn on_resumed(&mut self, now: Instant, node: usize, attempt: AttemptId, task: TaskId, shape: &TaskShape) {
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_resumed(now, job, node, shape);
+            self.hold(now, job, &Resources::new(shape.resources.cpu_millis(), 0), 1);
             self.note_resumed(now, attempt);
         }
     }
@@ -444,8 +504,15 @@ impl Metrics {
         self.note_resumed(now, attempt);
         if let Some(job) = self.job_of(task.job) {
             self.usage.on_ended(now, job, node, shape);
+            self.hold(now, job, &shape.resources, -1);
             self.count_watched(now, job, -1);
             self.span(job, task.stage).1 = now;
+        }
+    }
+
+    fn hold(&mut self, now: Instant, job: u32, each: &Resources, attempts: i64) {
+        if let Some(measure) = &mut self.guarantees {
+            measure.on_held(now, job, each, attempts);
         }
     }
 
@@ -463,6 +530,9 @@ impl Metrics {
     /// A window of [`WINDOW`] is over.
     pub fn on_window(&mut self, now: Instant) {
         self.usage.end_window(now);
+        if let Some(measure) = &mut self.guarantees {
+            measure.end_window(now);
+        }
     }
 
     pub fn jobs_left(&self) -> usize {
@@ -497,7 +567,7 @@ impl JobMeasure {
 impl StageMeasure {
     fn new(stage: &StageSpec) -> StageMeasure {
         let (tasks, after) = (stage.tasks.len(), stage.after.clone());
-        let cpu = stage.resources.basic.cpu_millis();
-        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks, cpu, after, last: None }
+        let each = stage.resources.basic;
+        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks, left: None, each, after, last: None }
     }
 }

@@ -1,6 +1,8 @@
 //! The results of a simulation, as they are printed and written.
 
-use super::{Altruism, Chain, Forecast, Metrics, OfPreset, Queueing, Reading, RunTimes, WINDOW};
+use super::{
+    Altruism, Chain, Forecast, GuaranteeMeasure, Guarantees, Metrics, OfPreset, Queueing, Reading, RunTimes, WINDOW,
+};
 use crate::oracle::Oracle;
 use crate::reference::Reference;
 use amalgam_core::protocol::JobOutcome;
@@ -48,7 +50,11 @@ pub struct Results {
     /// The share of the attempts' CPU time that no task needed in the end: of attempts that were preempted, failed or
     /// lost, and of duplicates.
     pub lost_work: f64,
+    /// The share of it that was lost to preemption.
+    pub preempted_work: f64,
     pub jain: Jain,
+    /// What queues got of their guarantees, if they have any.
+    pub guarantees: Option<Guarantees>,
     pub counters: Counters,
     /// How busy the processes were.
     pub busy: Busy,
@@ -280,7 +286,7 @@ impl Metrics {
 
     /// Ends the measurements at `now`. Fields that the caller fills in are left at zero.
     pub fn finish(mut self, now: Instant, jobs: &[TraceJob]) -> Outcome {
-        self.usage.end_window(now);
+        self.on_window(now);
         self.waits.sort_unstable();
         let wait_curve = curve(&self.waits);
         let windows = self.usage.take_windows();
@@ -315,6 +321,8 @@ impl Metrics {
             Some(format!("{}: {why}", job.spec.name))
         });
         let (forecast, run_times) = self.forecast.finish();
+        let held = self.usage.cpu_time();
+        let share = |work: u128| if held == 0 { 0.0 } else { work as f64 / held as f64 };
         Results {
             preset: String::new(),
             seed: 0,
@@ -342,11 +350,10 @@ impl Metrics {
                 memory: self.usage.utilization(MEMORY, now),
                 opportunistic: self.usage.opportunistic(now),
             },
-            lost_work: match self.usage.cpu_time() {
-                0 => 0.0,
-                held => held.saturating_sub(self.useful) as f64 / held as f64,
-            },
+            lost_work: share(held.saturating_sub(self.useful)),
+            preempted_work: share(self.preempted),
             jain: Jain::of(windows),
+            guarantees: self.guarantees.take().map(GuaranteeMeasure::finish),
             counters: self.counters,
             altruism: None,
             queueing: self.queueing.finish(),

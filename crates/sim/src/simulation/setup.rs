@@ -137,6 +137,7 @@ fn metrics(settings: &Settings, nodes: &[Node], jobs: &[TraceJob]) -> Metrics {
     if settings.master.dispatch.beside.is_some() || settings.queues.presets().next().is_some() {
         metrics.keep_apart(settings.preset.name());
     }
+    metrics.measure_guarantees(&settings.queues, jobs, &capacities);
     settings.watched_job.into_iter().for_each(|job| metrics.watch(job));
     metrics.keeps_allowances = settings.oracle;
     metrics
