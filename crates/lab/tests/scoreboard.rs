@@ -11,11 +11,26 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+const ROWS: [&str; 10] = [
+    "TPC-H, 90 % load",
+    "TPC-H, all at once",
+    "TPC-DS, overload",
+    "Alibaba's DAGs",
+    "Yahoo",
+    "Facebook",
+    "Google",
+    "Spark's log",
+    "NASA, gangs",
+    "Queues with guarantees",
+];
+const EXPERIMENTS: [&str; 3] = ["Mercury's loops", "Megha's jobs", "Apollo's loads"];
+
 #[test]
 fn every_row_is_run_in_each_variant_and_compared_with_fair_shares() {
-    let run = || {
-        scoreboard(&["--smoke", "--preset", "amalgam,srtf,sparrow", "--variant", "plain,unknown,wrong,slow", "--json"])
-    };
+    let rows = ROWS.iter().flat_map(|row| ["--row", row]);
+    let arguments = ["--smoke", "--preset", "amalgam,srtf,sparrow", "--variant", "plain,unknown,wrong,slow", "--json"];
+    let arguments: Vec<&str> = arguments.into_iter().chain(rows).collect();
+    let run = || scoreboard(&arguments);
     let output = run();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -26,8 +41,7 @@ fn every_row_is_run_in_each_variant_and_compared_with_fair_shares() {
     let cases: Vec<&[Value]> = entries.chunk_by(|one, next| case(one) == case(next)).collect();
     let mut rows: Vec<String> = cases.iter().map(|case| text_of(&case[0], "workload")).collect();
     rows.dedup();
-    let wanted = ["TPC-H, 90 % load", "TPC-H, all at once", "TPC-DS, overload", "Alibaba's DAGs", "Yahoo", "Facebook"];
-    assert_eq!(rows[..6], wanted);
+    assert_eq!(rows, ROWS);
     assert_eq!(cases.len(), rows.len() * 4 * 4, "drf is always run");
     let number = |case: &[Value], metric: &str, key: &str| {
         case.iter().find(|entry| entry["metric"] == metric).unwrap_or_else(|| panic!("no {metric}"))[key].as_f64()
@@ -55,6 +69,37 @@ fn every_row_is_run_in_each_variant_and_compared_with_fair_shares() {
     );
     assert!(found["cut"][0].as_str().unwrap().starts_with("cut: "));
     assert_eq!(output.stdout, run().stdout, "the same seeds give the same bytes");
+}
+
+#[test]
+fn guarantees_are_measured_where_queues_have_some() {
+    for (row, has) in [("Queues with guarantees", true), ("Google", false)] {
+        let output = scoreboard(&["--smoke", "--row", row, "--preset", "amalgam", "--json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let is_it = |entry: &&Value| entry["metric"] == "windows_below_guarantee" && entry["preset"] == "amalgam";
+        let found = found["rows"].as_array().unwrap().iter().find(is_it);
+        assert_eq!(found.map(|entry| entry["asked"].clone()), has.then(|| Value::from(0.01)), "{row}");
+        assert!(found.is_none_or(|entry| entry["value"].as_f64().is_some_and(|part| (0.0..=1.0).contains(&part))));
+    }
+}
+
+#[test]
+fn experiments_of_the_papers_run_and_something_is_asked_of_the_default_preset_in_each() {
+    let arguments: Vec<&str> =
+        EXPERIMENTS.iter().flat_map(|name| ["--row", name]).chain(["--smoke", "--json"]).collect();
+    let output = scoreboard(&arguments);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let entries = found["rows"].as_array().unwrap();
+    for name in EXPERIMENTS {
+        let of_it = || entries.iter().filter(|entry| entry["workload"].as_str().unwrap().starts_with(name));
+        assert!(of_it().any(|entry| entry["preset"] == "drf" && entry["asked"].is_null()), "{name}");
+        let asked: Vec<&Value> = of_it().filter(|entry| !entry["asked"].is_null()).collect();
+        assert!(!asked.is_empty() && asked.iter().all(|entry| entry["preset"] == "amalgam"), "{name}");
+        assert!(asked.iter().all(|entry| entry["value"].is_number() && entry["met"].is_boolean()), "{name}");
+    }
+    let reports = text(&output.stderr);
+    assert!(EXPERIMENTS.iter().all(|name| reports.contains(name)), "{reports}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ const PAPER: Paper = Paper {
             which are generated instead of read from traces",
 };
 
-pub const FIGURES: [Figure; 14] = [
+pub const FIGURES: [Figure; 15] = [
     PAPER.figure(
         "apollo-4",
         "Apollo, figure 4: the server that is neither nearest nor free, but completes the task first",
@@ -53,6 +53,7 @@ pub const FIGURES: [Figure; 14] = [
     PAPER.figure("apollo-plus", "Not of the paper: apollo-plus against apollo, its oracle and others", in_production),
     PAPER.figure("apollo-plus-dags", "The same on Alibaba's DAGs, on which nothing was tuned", in_production),
     PAPER.figure("apollo-plus-spark", "The same on a log of Spark's, on which nothing was tuned either", in_production),
+    PAPER.figure("apollo-amalgam", "Not of the paper: the default preset against the oracle of apollo", in_production),
     PAPER.figure("apollo-12", "Apollo, figure 12: stable, greedy and optimal matching", matchings),
 ];
 

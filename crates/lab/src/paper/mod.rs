@@ -2,7 +2,7 @@
 
 mod apollo;
 mod carbyne;
-pub mod figure;
+mod figure;
 mod megha;
 mod mercury;
 
@@ -11,7 +11,8 @@ use amalgam_cli::files::{cannot_write, create};
 use amalgam_cli::show;
 use amalgam_sim::report::figure_html;
 use clap::{Args, Subcommand};
-use figure::{Amount, Extent, ExtentArgs, Figure, Findings, Row, SEEDS, ScenarioText};
+pub use figure::Row;
+use figure::{Amount, Extent, ExtentArgs, Figure, Findings, SEEDS, ScenarioText};
 use serde::Serialize;
 use std::io::Write;
 use std::ops::RangeInclusive;
@@ -83,6 +84,20 @@ pub fn execute(args: &PaperArgs) -> Result<()> {
         PaperVerb::Run(args) => run(args),
         PaperVerb::Scenario { figure } => show::print(known(figure)?.paper.scenario),
     }
+}
+
+/// The numbers of a figure with its frozen scenario.
+///
+/// # Errors
+/// An unknown figure; a folder or file of traces that is missing, or a damaged one.
+pub fn rows(figure: &str, extent: &Extent) -> Result<Vec<Row>> {
+    let figure = known(figure)?;
+    Ok((figure.find)(figure.name, &ScenarioText::frozen(figure), extent)?.rows)
+}
+
+#[cfg(test)]
+pub fn is_known(figure: &str) -> bool {
+    known(figure).is_ok()
 }
 
 fn list(json: bool) -> Result<()> {

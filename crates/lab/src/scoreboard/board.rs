@@ -1,13 +1,16 @@
 //! The rows of the scoreboard, from `scoreboard.toml`, and their variants.
 
+use super::experiments::Experiment;
 use crate::extent::{Amount, Extent, source};
 use amalgam_cli::failure::{Failure, Result};
-use amalgam_core::vocabulary::Resources;
+use amalgam_core::policy::inter_job::QueueTree;
+use amalgam_core::vocabulary::{QueueSpec, Resources};
 use amalgam_sim::SlowNodes;
 use amalgam_workload::trace::{self, Workload};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const TEXT: &str = include_str!("scoreboard.toml");
 
@@ -18,15 +21,28 @@ pub struct Board {
     pub presets: Vec<String>,
     #[serde(rename = "row")]
     pub rows: Vec<BoardRow>,
+    #[serde(rename = "experiment")]
+    pub experiments: Vec<Experiment>,
 }
 
-/// A workload and a cluster.
+/// A cluster, and jobs from one or several sources.
 #[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct BoardRow {
     pub name: String,
     pub nodes: u32,
     pub cpus: u32,
+    jobs: Vec<JobsOfRow>,
+}
+
+/// Jobs of one source.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct JobsOfRow {
+    /// The queue below the root that they are in, and the part of the cluster that it is guaranteed.
+    queue: Option<String>,
+    #[serde(default)]
+    guaranteed: f64,
     /// The part of the cluster's CPUs that the jobs' work fills while they arrive.
     load: Option<f64>,
     #[serde(default)]
@@ -90,18 +106,20 @@ impl Board {
         toml::from_str(TEXT).expect("scoreboard.toml is right")
     }
 
-    /// The rows with these names; all without any.
+    /// The rows and experiments with these names; all without any.
     ///
     /// # Errors
     /// An unknown name, with those that are known.
-    pub fn select(&self, names: &[String]) -> Result<Vec<&BoardRow>> {
-        let find = |name: &String| {
-            self.rows.iter().find(|row| row.name == *name).ok_or_else(|| {
-                let known = self.rows.iter().map(|row| format!("`{}`", row.name)).collect::<Vec<_>>().join(", ");
-                Failure::usage(format!("the scoreboard has no row `{name}`"), format!("name one of {known}"))
-            })
-        };
-        if names.is_empty() { Ok(self.rows.iter().collect()) } else { names.iter().map(find).collect() }
+    pub fn select(&self, names: &[String]) -> Result<(Vec<&BoardRow>, Vec<&Experiment>)> {
+        let known = || self.rows.iter().map(|row| &row.name).chain(self.experiments.iter().map(|one| &one.name));
+        if let Some(unknown) = names.iter().find(|name| known().all(|one| one != *name)) {
+            let known = known().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            let problem = format!("the scoreboard has no row `{unknown}`");
+            return Err(Failure::usage(problem, format!("name one of {known}")));
+        }
+        let is_wanted = |name: &String| names.is_empty() || names.contains(name);
+        let rows = self.rows.iter().filter(|row| is_wanted(&row.name)).collect();
+        Ok((rows, self.experiments.iter().filter(|one| is_wanted(&one.name)).collect()))
     }
 }
 
@@ -117,11 +135,38 @@ impl BoardRow {
         Resources::new(self.cpus * 1_000, self.cpus * MIB_FOR_EACH_CPU)
     }
 
+    /// The queues of its jobs.
+    ///
+    /// # Panics
+    /// If the file that is part of the program is wrong, which a test rules out.
+    pub fn queues(&self) -> QueueTree {
+        let named = self.jobs.iter().filter_map(|jobs| Some((jobs.queue.as_ref()?, jobs.guaranteed)));
+        let spec = |(name, guaranteed): (&String, f64)| {
+            let guaranteed = (guaranteed * 1e6).round() as u32;
+            QueueSpec { guaranteed, ..QueueSpec::named(&format!("root.{name}")) }
+        };
+        QueueTree::new(named.map(spec).collect()).expect("scoreboard.toml is right")
+    }
+
     /// The jobs for a seed: an eighth of them in a quick run, and a few drawn ones instead of those of the traces in tests.
     ///
     /// # Errors
     /// The folder or a file is missing, or a file is damaged.
     pub fn jobs(&self, half: Half, variant: Variant, seed: u64, extent: &Extent) -> Result<Workload> {
+        let cpus = self.node_count(extent.amount) * self.cpus;
+        let mut parts = self.jobs.iter().map(|jobs| jobs.read(half, variant, seed, cpus, extent));
+        let mut workload = parts.next().expect("each row has jobs, as a test checks")?;
+        for more in parts {
+            workload.jobs.extend(more?.jobs);
+        }
+        workload.jobs.sort_by_key(|job| job.arrival);
+        Ok(workload)
+    }
+}
+
+impl JobsOfRow {
+    /// Those of this source. `cpus`: of the cluster.
+    fn read(&self, half: Half, variant: Variant, seed: u64, cpus: u32, extent: &Extent) -> Result<Workload> {
         let of_half = if half == Half::Development { &self.development } else { &self.validation };
         let (source, mut options) = if extent.amount == Amount::Smoke {
             let few = [("jobs", "12"), ("tasks", "uniform:1-6"), ("run-time", "exponential:20s")];
@@ -141,12 +186,18 @@ impl BoardRow {
         let read = |options: &[(String, String)]| {
             trace::read(&source, options).map_err(|error| Failure::usage(error.problem, error.remedy))
         };
-        let Some(load) = self.load else { return read(&options) };
-        let cpu_seconds = cpu_seconds(&read(&options)?);
-        let cpus = f64::from(self.node_count(extent.amount) * self.cpus);
-        let gap_s = cpu_seconds / (cpus * load);
-        options.push(("arrival".to_owned(), format!("poisson:{:.0}us", (gap_s * 1e6).max(1.0))));
-        read(&options)
+        let mut workload = match self.load {
+            None => read(&options)?,
+            Some(load) => {
+                let gap_s = cpu_seconds(&read(&options)?) / (f64::from(cpus) * load);
+                options.push(("arrival".to_owned(), format!("poisson:{:.0}us", (gap_s * 1e6).max(1.0))));
+                read(&options)?
+            }
+        };
+        for job in &mut workload.jobs {
+            self.queue.iter().for_each(|queue| Arc::make_mut(&mut job.spec).queue.clone_from(queue));
+        }
+        Ok(workload)
     }
 }
 
@@ -174,17 +225,37 @@ mod tests {
     #[test]
     fn the_halves_of_a_row_read_other_files_or_other_parts_of_a_file() {
         let board = Board::load();
-        for row in &board.rows {
+        for (row, jobs) in board.rows.iter().flat_map(|row| row.jobs.iter().map(move |jobs| (row, jobs))) {
             let parts = |half: &HalfOfRow| (half.read.clone(), half.options.get("part").cloned());
-            let (development, validation) = (parts(&row.development), parts(&row.validation));
+            let (development, validation) = (parts(&jobs.development), parts(&jobs.validation));
             let is_apart = match (&development, &validation) {
                 ((one, Some(first)), (other, Some(second))) if one == other => first == "1/2" && second == "2/2",
                 ((one, _), (other, _)) => one != other,
             };
             assert!(is_apart, "{}: {development:?} and {validation:?}", row.name);
-            assert!(row.development.read.contains(':') && row.validation.read.contains(':'), "{}", row.name);
-            assert!(!(row.at_once && row.load.is_some()), "{}", row.name);
+            assert!(jobs.development.read.contains(':') && jobs.validation.read.contains(':'), "{}", row.name);
+            assert!(!(jobs.at_once && jobs.load.is_some()), "{}", row.name);
         }
         assert!(board.presets.contains(&"drf".to_owned()), "jobs are compared with it");
+    }
+
+    #[test]
+    fn every_row_has_jobs_with_known_options_and_queues_that_exist() {
+        for row in &Board::load().rows {
+            assert!(!row.jobs.is_empty(), "{}", row.name);
+            let queues = row.queues();
+            for jobs in &row.jobs {
+                assert!(queues.leaf(jobs.queue.as_deref().unwrap_or_default()).is_ok(), "{}", row.name);
+                assert!(jobs.queue.is_some() || row.jobs.len() == 1, "{}: jobs without a queue", row.name);
+                for half in [&jobs.development, &jobs.validation] {
+                    let options =
+                        jobs.options.iter().chain(&half.options).map(|(key, value)| (key.clone(), value.clone()));
+                    // The file is not there, so that only the options can be wrong.
+                    let source = half.read.replacen(':', ":/nowhere/", 1);
+                    let refused = trace::read(&source, &options.collect::<Vec<_>>()).expect_err("no such file");
+                    assert!(refused.problem.contains("/nowhere/"), "{}: {}", row.name, refused.problem);
+                }
+            }
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 mod backfilling;
 mod board;
+mod entry;
+mod experiments;
 mod score;
 
 use crate::baselines;
@@ -14,8 +16,12 @@ use amalgam_workload::trace::Workload;
 use backfilling::Promised;
 use board::{Board, BoardRow, Half, Variant};
 use clap::Args;
-use score::{CaseRuns, Entry, REFERENCE, Run, Score};
+use entry::Entry;
+use experiments::{Experiment, Numbers};
+use score::{CaseRuns, REFERENCE, Run, Score};
 use serde::Serialize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -29,7 +35,7 @@ pub struct ScoreboardArgs {
     /// Which jobs to run: schedulers are tuned on those of the development half only
     #[arg(long, default_value = "development")]
     half: Half,
-    /// Rows to run; repeatable [default: all]
+    /// Rows and experiments of papers to run; repeatable [default: all]
     #[arg(long = "row", value_name = "NAME")]
     rows: Vec<String>,
     /// Presets to compare, which may be baselines; drf is always run, since each job is compared with its end under drf [default:
@@ -70,7 +76,7 @@ pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     let board = Board::load();
     let extent = args.extent.extent();
     let presets = presets(if args.presets.is_empty() { &board.presets } else { &args.presets })?;
-    let rows = board.select(&args.rows)?;
+    let (rows, experiments) = board.select(&args.rows)?;
     // Other variants are compared with this one.
     let mut variants = args.variants.clone();
     if !variants.contains(&Variant::Plain) {
@@ -86,18 +92,21 @@ pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     }
     let cases: Vec<Case<'_>> =
         jobs.iter().flat_map(|jobs| presets.iter().map(move |preset| Case { jobs, preset: *preset })).collect();
-    let runs = run_all(&cases, &extent, |case, seed| case.run(seed, &extent));
+    let progress = Progress::new(cases.len() * extent.seeds.clone().count());
+    let runs = run_all(&cases, &extent, |case, seed| progress.after(case, seed, || case.run(seed, &extent)));
     let mut of_presets = cases.iter().zip(runs).map(|(case, runs)| case.with(runs));
     let of_jobs = |jobs| of_presets.by_ref().take(presets.len()).chain(backfilled(jobs, &extent)).collect::<Vec<_>>();
     let of_cases: Vec<CaseRuns<'_>> = jobs.iter().flat_map(of_jobs).collect();
     let scores = score::of_all(&of_cases);
+    let numbers = experiments.iter().map(|one| run_experiment(one, &extent)).collect::<Result<Vec<Numbers>>>()?;
     let cut = cut(&extent);
     if args.json {
         let (half, seeds) = (args.half, extent.seeds.clone().collect());
-        let rows = scores.iter().flat_map(Score::entries).collect();
+        let of_numbers = numbers.into_iter().flat_map(|numbers| [numbers.asked, numbers.others].into_iter().flatten());
+        let rows = scores.iter().flat_map(Score::entries).chain(of_numbers).collect();
         return show::json(&Found { half, seeds, rows, cut: &cut });
     }
-    show::print(&text(&scores, &extent, &cut))
+    show::print(&text(&scores, &numbers, &extent, &cut))
 }
 
 /// The presets of these names, and the one that others are compared with.
@@ -141,11 +150,38 @@ impl Case<'_> {
         let Case { jobs: Jobs { row, variant, workloads }, preset } = self;
         let workload = &workloads[(seed - extent.seeds.start()) as usize];
         let execution = ExecutionSettings { slow_nodes: variant.slow_nodes(), ..ExecutionSettings::default() };
-        let mut settings = Settings { preset: *preset, seed, execution, ..Settings::default() };
+        let mut settings = Settings { preset: *preset, seed, execution, queues: row.queues(), ..Settings::default() };
         settings.preset.seed = seed;
         let nodes = nodes(row.node(), row.node_count(extent.amount));
         Run::of(&Simulation::new(settings, &nodes, workload).run(), workload)
     }
+}
+
+/// Reports each simulation that has ended.
+struct Progress {
+    count: usize,
+    done: AtomicUsize,
+}
+
+impl Progress {
+    fn new(count: usize) -> Progress {
+        Progress { count, done: AtomicUsize::new(0) }
+    }
+
+    fn after(&self, case: &Case<'_>, seed: u64, run: impl FnOnce() -> Run) -> Run {
+        let begun = Instant::now();
+        let found = run();
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let (row, preset) = (&case.jobs.row.name, case.preset.name());
+        let (count, took) = (self.count, begun.elapsed().as_secs_f64());
+        show::note(&format!("{done} of {count}: {row}, {preset}, seed {seed}: {took:.1} s"));
+        found
+    }
+}
+
+fn run_experiment(experiment: &Experiment, extent: &Extent) -> Result<Numbers> {
+    show::note(&format!("experiment: {}", experiment.name));
+    experiment.run(extent)
 }
 
 const LEGEND: &str = "\
@@ -155,6 +191,7 @@ SLOWER: share of the jobs with a speed below 0.95 of that under drf; WORST: the 
 KILLS: preempted attempts; LOST: share of the CPU time that no task needed in the end; USED: share of the CPUs in use
 ALLOC: seconds from when a task was ready to its start
 SLOWDOWN: mean bounded slowdown of the jobs; DELAY: by how much a job took longer than the shortest time possible, in seconds, at most
+BELOW: share of the windows of 60 s in which a queue with demand held less than 95 % of what it could use of its guarantee
 easy, conservative: backfilling of batch systems without any costs, where all jobs are gangs; they are no presets and not the best of a row
 ";
 
@@ -170,8 +207,8 @@ fn cut(extent: &Extent) -> Vec<String> {
     cut.map(str::to_owned).into_iter().chain(fewer).collect()
 }
 
-fn text(scores: &[Score], extent: &Extent, cut: &[String]) -> String {
-    const HEADINGS: [&str; 18] = [
+fn text(scores: &[Score], numbers: &[Numbers], extent: &Extent, cut: &[String]) -> String {
+    const HEADINGS: [&str; 19] = [
         "ROW",
         "PRESET",
         "MEAN",
@@ -190,12 +227,21 @@ fn text(scores: &[Score], extent: &Extent, cut: &[String]) -> String {
         "ALLOC P99",
         "SLOWDOWN",
         "DELAY",
+        "BELOW",
     ];
     let rows: Vec<Vec<String>> = scores.iter().map(Score::cells).collect();
-    let mut text = show::table(&HEADINGS, &rows);
+    let mut text = if rows.is_empty() { String::new() } else { show::table(&HEADINGS, &rows) };
+    let asked = || numbers.iter().flat_map(|numbers| &numbers.asked);
+    if asked().next().is_some() {
+        let separator = if rows.is_empty() { "" } else { "\n" };
+        let cells: Vec<Vec<String>> = asked().map(Entry::cells).collect();
+        text += separator;
+        text += &show::table(&["EXPERIMENT", "SCHEDULER", "METRIC", "VALUE", "ASKED"], &cells);
+    }
     text += &format!("\nmeans over the seeds {} to {}\n{LEGEND}", extent.seeds.start(), extent.seeds.end());
     cut.iter().for_each(|cut| text += &format!("- {cut}\n"));
-    let misses = scores.iter().flat_map(Score::entries).filter_map(|entry| entry.miss());
+    let entries: Vec<Entry> = scores.iter().flat_map(Score::entries).collect();
+    let misses = entries.iter().chain(asked()).filter_map(Entry::miss);
     misses.for_each(|miss| text += &format!("- missed by amalgam: {miss}\n"));
     let unfinished = scores.iter().filter(|score| score.unfinished > 0);
     unfinished.for_each(|score| {

@@ -2,10 +2,10 @@
 
 use super::backfilling::{Ends, Promised};
 use super::board::Variant;
+use super::entry::{Asked, Entry};
 use amalgam_sim::statistics::{mean, percentile};
-use amalgam_sim::{JobResult, Outcome};
+use amalgam_sim::{Guarantees, JobResult, Outcome};
 use amalgam_workload::trace::{TraceJob, Workload};
-use serde::Serialize;
 
 /// The preset under which jobs get their fair shares. Other presets are compared with it job by job.
 pub const REFERENCE: &str = "drf";
@@ -24,7 +24,7 @@ pub struct Run {
 }
 
 /// Numbers of a run, or means of several runs. Times are in seconds.
-#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 struct Measured {
     mean_s: f64,
     p50_s: f64,
@@ -45,6 +45,9 @@ struct Measured {
     longest_delay_s: f64,
     /// Mean share of the CPUs in use until the last job ended.
     utilization: f64,
+    /// Share of the windows with demand of queues with guarantees in which these were below their guarantee; `None` without such
+    /// queues.
+    below_guarantee: Option<f64>,
 }
 
 /// The results of a row in a variant under a preset.
@@ -80,23 +83,6 @@ struct OverBest {
     makespan: f64,
 }
 
-/// One number of the stable output format.
-#[derive(Serialize, PartialEq, Debug)]
-pub struct Entry {
-    workload: String,
-    variant: Variant,
-    preset: String,
-    metric: &'static str,
-    /// `None` if no job succeeded.
-    value: Option<f64>,
-    /// The value divided by the best one of the row, for times.
-    of_best: Option<f64>,
-    /// The most that is asked of the preset `amalgam`: of `of_best` for times, otherwise of the value; `worst_speed` is asked at
-    /// least.
-    asked: Option<f64>,
-    met: Option<bool>,
-}
-
 impl Run {
     /// `workload`: the jobs that ran.
     pub fn of(outcome: &Outcome, workload: &Workload) -> Run {
@@ -119,6 +105,7 @@ impl Run {
                 bounded_slowdown,
                 longest_delay_s,
                 utilization: results.utilization.cpu,
+                below_guarantee: results.guarantees.as_ref().map(Guarantees::part_below),
             },
         }
     }
@@ -143,6 +130,7 @@ impl Run {
             bounded_slowdown,
             longest_delay_s,
             utilization: ends.utilization,
+            below_guarantee: None,
         };
         Some(Run { jct_s, measured })
     }
@@ -169,6 +157,7 @@ impl Measured {
             return None;
         }
         let of = |field: fn(&Measured) -> f64| mean(&runs.iter().map(|run| field(&run.measured)).collect::<Vec<_>>());
+        let below: Option<Vec<f64>> = runs.iter().map(|run| run.measured.below_guarantee).collect();
         Some(Measured {
             mean_s: of(|run| run.mean_s),
             p50_s: of(|run| run.p50_s),
@@ -182,6 +171,7 @@ impl Measured {
             bounded_slowdown: of(|run| run.bounded_slowdown),
             longest_delay_s: of(|run| run.longest_delay_s),
             utilization: of(|run| run.utilization),
+            below_guarantee: below.map(|below| mean(&below)),
         })
     }
 }
@@ -283,7 +273,7 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
 }
 
 /// The preset of which something is asked.
-const JUDGED: &str = "amalgam";
+pub const JUDGED: &str = "amalgam";
 
 impl Score {
     /// The row, and the variant unless it is the plain one.
@@ -310,9 +300,10 @@ impl Score {
         let measured = self.measured.map(|run| {
             let allocation = [run.allocation_p50_s, run.allocation_p99_s].map(seconds);
             let counts = [whole(run.kills), percent(run.lost_work), percent(run.utilization)];
-            [counts.as_slice(), &allocation, &[times(run.bounded_slowdown), whole(run.longest_delay_s)]].concat()
+            let below = run.below_guarantee.map_or_else(none, percent);
+            [counts.as_slice(), &allocation, &[times(run.bounded_slowdown), whole(run.longest_delay_s), below]].concat()
         });
-        cells.extend(measured.unwrap_or_else(|| vec![none(); 7]));
+        cells.extend(measured.unwrap_or_else(|| vec![none(); 8]));
         cells
     }
 
@@ -320,18 +311,14 @@ impl Score {
     pub fn entries(&self) -> Vec<Entry> {
         let is_judged = self.preset == JUDGED;
         let plain = self.variant == Variant::Plain;
-        let entry = |metric, value: Option<f64>, of_best: Option<f64>, asked: Option<f64>| {
-            let asked = asked.filter(|_| is_judged);
-            let compared = of_best.or(value);
-            let at_least = metric == "worst_speed";
-            let met =
-                asked.map(|asked| compared.is_some_and(|found| if at_least { found >= asked } else { found <= asked }));
-            let (workload, preset) = (self.row.clone(), self.preset.clone());
-            Entry { workload, variant: self.variant, preset, metric, value, of_best, asked, met }
+        let entry = |metric: &str, value: Option<f64>, of_best: Option<f64>, asked: Option<Asked>| {
+            let (workload, preset, metric) = (self.row.clone(), self.preset.clone(), metric.to_owned());
+            Entry::new((workload, self.variant, preset), metric, (value, of_best), asked.filter(|_| is_judged))
         };
         let run = |field: fn(&Measured) -> f64| self.measured.as_ref().map(field);
         let best = |field: fn(&OverBest) -> f64| self.over_best.as_ref().map(field);
-        let asked = |most: f64| Some(most).filter(|_| plain);
+        let asked = |most: f64| Some(Asked::Most(most)).filter(|_| plain);
+        let least = |least: f64| Some(Asked::Least(least)).filter(|_| plain);
         let mut entries = vec![
             entry("jct_mean_s", run(|run| run.mean_s), best(|over| over.mean), asked(1.05)),
             entry("jct_mean_low_s", Some(self.mean_range_s.0), None, None),
@@ -341,7 +328,7 @@ impl Score {
             entry("jct_p99_s", run(|run| run.p99_s), best(|over| over.p99), asked(1.10)),
             entry("makespan_s", run(|run| run.makespan_s), best(|over| over.makespan), asked(1.03)),
             entry("slower_than_drf", Some(self.slower), None, asked(0.05)),
-            entry("worst_speed", Some(self.worst), None, asked(0.67)),
+            entry("worst_speed", Some(self.worst), None, least(0.67)),
             entry("preempted", run(|run| run.kills), None, None),
             entry("lost_work", run(|run| run.lost_work), None, None),
             entry("utilization", run(|run| run.utilization), None, None),
@@ -355,20 +342,19 @@ impl Score {
             entries.push(entry("bounded_slowdown_of_easy", self.over_easy, None, asked(1.0)));
             entries.push(entry("longest_delay_of_conservative", self.over_conservative, None, asked(1.2)));
         }
+        if let Some(below) = self.measured.and_then(|run| run.below_guarantee) {
+            entries.push(entry("windows_below_guarantee", Some(below), None, asked(0.01)));
+        }
         if !plain {
             let is_stated = matches!(self.variant, Variant::Unknown | Variant::Wrong);
-            entries.push(entry("jct_mean_of_best_plain", self.over_plain, None, Some(1.25).filter(|_| is_stated)));
+            entries.push(entry(
+                "jct_mean_of_best_plain",
+                self.over_plain,
+                None,
+                Some(Asked::Most(1.25)).filter(|_| is_stated),
+            ));
         }
         entries
-    }
-}
-
-impl Entry {
-    /// What was asked and missed, as a sentence; `None` if it was met.
-    pub fn miss(&self) -> Option<String> {
-        let asked = self.asked.filter(|_| self.met == Some(false))?;
-        let found = self.of_best.or(self.value).map_or_else(|| "nothing".to_owned(), |found| format!("{found:.2}"));
-        Some(format!("{}, {}: {found}, asked {asked}", self.workload, self.metric))
     }
 }
 
@@ -417,7 +403,7 @@ mod tests {
         assert_eq!((none.slower, none.worst, none.unfinished), (1.0, 0.0, 4));
         assert_eq!(none.cells()[2..8], ["-"; 6]);
         let mean = none.entries().into_iter().find(|entry| entry.metric == "jct_mean_s").expect("the first one");
-        assert_eq!((mean.value, mean.asked, mean.met), (None, Some(1.05), Some(false)));
+        assert_eq!((mean.value, mean.met), (None, Some(false)));
         assert_eq!(mean.miss().as_deref(), Some("one, jct_mean_s: nothing, asked 1.05"));
     }
 

@@ -2,6 +2,7 @@
 
 use super::super::figure::{Amount, Extent, run_all};
 use super::scenario::{Case, Centre, Drawn, FigureScenario, JobClass, Scenario, Setup};
+use crate::baselines;
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_core::dispatch::{Decide, DispatchSettings};
 use amalgam_core::master::{MasterSettings, OpportunisticLimit, Steering};
@@ -46,6 +47,8 @@ pub struct Run {
     /// Part of the launched attempts that were shed, and that were preempted.
     pub shed: f64,
     pub preempted: f64,
+    /// Part of the CPU time of all attempts that was lost to preemption.
+    pub preempted_work: f64,
     /// The share of the CPUs that opportunistic tasks held.
     pub opportunistic: f64,
     pub utilization: f64,
@@ -186,6 +189,12 @@ impl World {
 fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, one_in: u32, queues: QueueTree) -> Settings {
     let Scenario { free, setup, .. } = scenario;
     let heartbeat = seconds(setup.heartbeat_s);
+    let start_up = seconds(free.start_up_s);
+    if let Some(preset) = &case.preset {
+        let preset = baselines::parse(preset).expect("the scenario was checked");
+        let execution = ExecutionSettings { start_up, ..ExecutionSettings::default() };
+        return Settings { preset, queues, execution, ..Settings::default() };
+    }
     Settings {
         preset: preset(scenario, case, one_in),
         queues,
@@ -202,7 +211,7 @@ fn settings(scenario: &Scenario, figure: &FigureScenario, case: &Case, one_in: u
             ..MasterSettings::default()
         },
         execution: ExecutionSettings {
-            start_up: seconds(free.start_up_s),
+            start_up,
             grant_delay: match case.centre {
                 Centre::Heartbeats => seconds(setup.job_manager_heartbeat_s),
                 Centre::Events => Duration::ZERO,
@@ -329,6 +338,7 @@ impl Run {
             preempted_per_node: counters.preempted as f64 / nodes as f64 * whole_s / end,
             shed: counters.shed as f64 / counters.launched.max(1) as f64,
             preempted: counters.preempted as f64 / counters.launched.max(1) as f64,
+            preempted_work: outcome.results.preempted_work,
             opportunistic: outcome.results.utilization.opportunistic,
             utilization: outcome.results.utilization.cpu,
             watched: outcome.watched.clone(),

@@ -1,6 +1,7 @@
 //! The scenario file of Mercury's figures.
 
 use super::super::figure::{ScenarioText, figure_of, within};
+use crate::baselines;
 use amalgam_cli::failure::Result;
 use amalgam_core::vocabulary::ExecutionType;
 use serde::Deserialize;
@@ -132,6 +133,9 @@ pub struct Case {
     /// Whether nodes and master use the additions of `mercury-plus`.
     #[serde(default)]
     pub plus: bool,
+    /// Runs under this preset with all of its defaults and those of masters instead. Of this file, only the cluster, the jobs and the
+    /// start-up of containers apply.
+    pub preset: Option<String>,
     /// Replaces the figure's jobs.
     pub jobs: Option<Vec<JobClass>>,
 }
@@ -188,6 +192,9 @@ impl FigureScenario {
             within(&of("shorter_than_s"), case.shorter_than_s.unwrap_or(0.0), 0.0..=LONG)?;
             within(&of("at_once"), case.at_once.unwrap_or(1), 1.0..=MANY)?;
             within(&of("deviations"), case.deviations.unwrap_or(0.0), 0.0..=MANY)?;
+            if let Some(preset) = &case.preset {
+                baselines::parse(preset).map_err(|problem| format!("{}: {problem}", of("preset")))?;
+            }
             within(&of("limit"), case.limit.unwrap_or(1.0), 0.0..=1.0)?;
         }
         Ok(())
