@@ -11,7 +11,7 @@ use amalgam_cli::values::one_of;
 use amalgam_core::vocabulary::ByteString;
 use amalgam_core::why::counted;
 use amalgam_daemon::api::{
-    AttemptSummary, JobDetail, JobSummary, MeanOf, StageDetail, TaskState, TaskSummary, Timestamp,
+    AttemptSummary, JobDetail, JobSummary, MeanOf, ShareUse, StageDetail, TaskState, TaskSummary, Timestamp,
 };
 use clap::Args;
 use std::fmt::Write as _;
@@ -169,6 +169,7 @@ fn describe(job: &JobDetail) -> String {
     line("tasks", show::counts(&summary.tasks));
     line("attempts", show::attempts(&job.attempts));
     line("used", show::used(summary));
+    line("share", job.share.as_ref().map(share).unwrap_or_default());
     if let Some(exchange) = &summary.exchange {
         line("gave", show::resource_seconds(&exchange.given));
         line("received", show::resource_seconds(&exchange.received));
@@ -192,6 +193,20 @@ fn describe(job: &JobDetail) -> String {
         }
     }
     text
+}
+
+/// What the job holds within its share and beyond.
+fn share(share: &ShareUse) -> String {
+    let within = show::amounts(&share.within);
+    match share.beyond.values().any(|amount| *amount > 0.0) {
+        false => format!("holds {within}, within its share even if all queues have work"),
+        true => {
+            let beyond = show::amounts(&share.beyond);
+            format!(
+                "holds {within} within its share if all queues have work, and {beyond} beyond, until others need it"
+            )
+        }
+    }
 }
 
 /// The estimated end of the job alone with its share.
@@ -294,4 +309,20 @@ fn attempt_table(attempts: &[AttemptSummary]) -> String {
     let headings =
         ["TASK", "STAGE", "ATTEMPT", "STATE", "NODE", "EXIT", "STARTED", "ENDED", "WALL", "CPU", "MEMORY", "REASON"];
     show::table(&headings, &attempts.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn what_is_held_beyond_the_share_is_named_if_there_is_some() {
+        let cpu = |count: f64| BTreeMap::from([("cpu".to_owned(), count), ("memory".to_owned(), 0.0)]);
+        let of = |within, beyond| share(&ShareUse { within: cpu(within), beyond: cpu(beyond) });
+        assert_eq!(of(2.0, 0.0), "holds 2 cpu, within its share even if all queues have work");
+        let lent = "holds 2 cpu within its share if all queues have work, and 1 cpu beyond, until others need it";
+        assert_eq!(of(2.0, 1.0), lent);
+        assert!(of(0.0, 1.0).starts_with("holds nothing within"), "{}", of(0.0, 1.0));
+    }
 }

@@ -23,6 +23,7 @@ use crate::role::{Change, Outbox};
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger, NodeState, Scheduler};
 use crate::vocabulary::{
     Chance, ClientId, Duration, GrantId, HostId, Instant, JobId, JobNumbers, Kinds, NodeId, QueueId, QueueSettings,
+    Totals,
 };
 use crate::why::Why;
 use admission::Admission;
@@ -295,6 +296,12 @@ impl Dispatcher {
             whys if whys.is_empty() => self.scheduler.explain(job, &self.rooms),
             whys => whys,
         }
+    }
+
+    /// What the job holds, and the part of it within its share if all queues have work; work beyond that may be preempted. `None`
+    /// under presets that preempt nothing.
+    pub fn held_within_share(&self, job: JobId) -> Option<(Totals, Totals)> {
+        self.scheduler.held_within_share(job)
     }
 
     /// Describes why something waits, with the names of this cluster.

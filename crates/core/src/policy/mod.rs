@@ -73,6 +73,12 @@ pub trait InterJobPolicy: Send {
         Vec::new()
     }
 
+    /// That of one job if all queues had work, so that none was lent anything; `None` also if more than [`Standing::MOST_JOBS`] jobs are
+    /// active. It answers users and decides nothing: it takes O(n log n) steps for n jobs.
+    fn standing_if_all_have_work(&self, _job: JobSlot) -> Option<Standing> {
+        None
+    }
+
     /// The next ask for this offer; `None` if no open ask fits it.
     fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk>;
 
@@ -108,6 +114,11 @@ pub struct Standing {
     pub due: Totals,
     /// It wants more than an equal part of what its queue's jobs share.
     pub is_wide: bool,
+}
+
+impl Standing {
+    /// The number of active jobs with which the standing of a single one is still found.
+    pub const MOST_JOBS: usize = 1_000;
 }
 
 /// The new limit of what a job's guaranteed tasks may hold in total.

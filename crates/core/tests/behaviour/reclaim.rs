@@ -5,6 +5,7 @@ use crate::world::{World, job, stage};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::JobOutcome;
+use amalgam_core::vocabulary::resources::CPU;
 use amalgam_core::vocabulary::{Duration, JobId, JobSpec, QueueSpec, Resources, StageSpec};
 
 const CORES: usize = 8;
@@ -34,6 +35,13 @@ fn tasks(queue: &str, count: u32, run: &str, seconds: u64) -> JobSpec {
 
 fn running(world: &World, job: JobId) -> usize {
     world.running_tasks().iter().filter(|task| task.job == job).count()
+}
+
+/// How many cores the job holds, and how many of them within its share if all queues have work.
+fn held_and_within(world: &World, job: JobId) -> (u64, u64) {
+    let dispatch = world.server.as_ref().expect("the server runs").master.dispatch();
+    let (held, within) = dispatch.held_within_share(job).expect("work beyond shares is preempted");
+    (held.0[CPU] / 1_000, within.0[CPU] / 1_000)
 }
 
 fn preempted(world: &World) -> usize {
@@ -284,4 +292,31 @@ fn a_queue_does_not_wait_for_the_next_review_for_what_it_is_guaranteed() {
         world.run_for(Duration::from_millis(20));
         assert_eq!(running(&world, next) == 0, waits, "{queue}");
     }
+}
+
+#[test]
+fn what_a_job_holds_beyond_its_share_is_promoted_when_another_job_of_its_queue_ends() {
+    let mut world = cluster(two_queues());
+    let first = world.submit(tasks("one", 4, "10m", 600));
+    let second = world.submit(tasks("one", 4, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    assert_eq!([first, second].map(|job| held_and_within(&world, job)), [(4, 4), (4, 0)]);
+    world.run_for(Duration::from_secs(600));
+    assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded));
+    assert_eq!(held_and_within(&world, second), (4, 4));
+    let owner = world.submit(tasks("other", 8, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    assert_eq!([second, owner].map(|job| held_and_within(&world, job)), [(4, 4); 2]);
+    assert_eq!(preempted(&world), 0, "what was promoted is not preempted");
+}
+
+#[test]
+fn a_job_that_uses_idle_room_holds_it_beyond_its_share() {
+    let mut world = cluster(two_queues());
+    let guest = world.submit(tasks("one", 20, "1h", 3_600));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(held_and_within(&world, guest), (8, 4));
+    world.submit(tasks("other", 20, "1h", 3_600));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(held_and_within(&world, guest), (4, 4));
 }

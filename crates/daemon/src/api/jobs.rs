@@ -94,6 +94,18 @@ wire! {
         expected_end: Option<Timestamp>,
         /// Exit code of `wait`; set once the job has ended.
         exit_code: Option<u8>,
+        /// What its tasks hold within its share and beyond. Absent if it holds nothing, where nothing beyond shares is preempted, and with
+        /// more than 1,000 active jobs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        share: Option<ShareUse>,
+    }
+
+    /// Resources that a job holds, by kind, in the units of the kinds: cores, MiB, devices.
+    pub struct ShareUse {
+        /// Its share if all queues have work: not preempted for other jobs.
+        within: BTreeMap<String, f64>,
+        /// Preempted if other jobs need it and are entitled to it.
+        beyond: BTreeMap<String, f64>,
     }
 
     pub struct StageDetail {

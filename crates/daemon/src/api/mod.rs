@@ -50,7 +50,9 @@ pub use cluster::{
 };
 pub use error::{Elsewhere, Error, ErrorCode};
 pub use events::{AllocationParts, Event, EventKind, StoryLine};
-pub use jobs::{Exchange, JobDetail, JobState, JobSummary, ManagerPlace, MeanOf, StageDetail, Submitted, Waited};
+pub use jobs::{
+    Exchange, JobDetail, JobState, JobSummary, ManagerPlace, MeanOf, ShareUse, StageDetail, Submitted, Waited,
+};
 pub use tasks::{
     AttemptCounts, AttemptState, AttemptSummary, InputState, InputTaken, OutputFile, TaskCounts, TaskState, TaskSummary,
 };

@@ -1,17 +1,19 @@
 //! Jobs: their states, their summaries and details.
 
-use super::amounts::named_seconds;
+use super::amounts::{named_seconds, named_totals};
 use super::ends::{describe_end, is_explained, task_name};
 use super::stages::{attempt_counts, running_for, task_counts};
 use super::{Hosts, Job, look};
-use crate::api::{Exchange, JobDetail, JobState, JobSummary, ManagerPlace, StageDetail, TaskCounts, Timestamp, Waited};
+use crate::api::{
+    Exchange, JobDetail, JobState, JobSummary, ManagerPlace, ShareUse, StageDetail, TaskCounts, Timestamp, Waited,
+};
 use crate::endings;
 use crate::http::JobFilter;
 use amalgam_core::dispatch;
 use amalgam_core::hosting::Roles;
 use amalgam_core::job_manager::{JobManager, OpenAttempt};
 use amalgam_core::protocol::JobOutcome;
-use amalgam_core::vocabulary::{HostId, Instant, JobId};
+use amalgam_core::vocabulary::{HostId, Instant, JobId, Totals};
 use amalgam_core::why::Why;
 
 pub fn owner(roles: &Roles, id: JobId) -> Option<String> {
@@ -252,7 +254,14 @@ impl Job<'_> {
             max_fails: self.job.spec.max_fails,
             expected_end,
             exit_code: self.exit_code(),
+            share: self.share(),
         }
+    }
+
+    fn share(&self) -> Option<ShareUse> {
+        let (held, within) = self.dispatch.held_within_share(self.job.id).filter(|(held, _)| *held != Totals::ZERO)?;
+        let named = |amount: &Totals| named_totals(amount, &self.dispatch.kinds);
+        Some(ShareUse { within: named(&within), beyond: named(&held.saturating_sub(&within)) })
     }
 
     /// The latest expected end of its stages, once all of them are known.

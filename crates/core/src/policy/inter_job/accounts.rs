@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Usage of queues, users and jobs, and the open asks. Slots are positions in the scheduler's request queue.
+#[derive(Clone)]
 pub struct Accounts {
     pub tree: QueueTree,
     pub capacity: Totals,
@@ -35,7 +36,7 @@ pub struct Accounts {
 /// Value for jobs that do not have exactly one ask.
 const SEVERAL: AskSlot = AskSlot::MAX;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct QueueAccount {
     pub used: Totals,
     /// In millionths of the cluster.
@@ -51,6 +52,7 @@ pub struct QueueAccount {
     limits_users: bool,
 }
 
+#[derive(Clone)]
 pub struct JobAccount {
     pub id: JobId,
     pub queue: QueueId,
@@ -89,6 +91,7 @@ impl Level {
     }
 }
 
+#[derive(Clone)]
 pub struct AskAccount {
     pub job: JobSlot,
     pub shape: Resources,

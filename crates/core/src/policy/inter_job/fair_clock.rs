@@ -12,7 +12,7 @@ use crate::vocabulary::{JobId, JobWork, QueueId};
 use std::collections::BTreeSet;
 
 /// The clock of a queue, in nanoseconds of the whole cluster.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct FairClock {
     now: u64,
     /// When the clock reaches the ends of jobs that have ended earlier than with fair shares.

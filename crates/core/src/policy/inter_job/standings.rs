@@ -24,19 +24,51 @@ pub(super) fn standings(accounts: &mut Accounts, rank: impl Fn(&Accounts, JobSlo
     }
     let mut all = Vec::new();
     let shares = shares(accounts, &queues);
-    for (share, (queue, mut line)) in shares.into_iter().zip(queues) {
-        set_level(accounts, queue, &line, share);
-        let mut left = Totals(accounts.capacity.0.map(|amount| of_whole(amount, share)));
-        set_places(accounts, queue, &mut line);
-        line.iter_mut().for_each(|place| place.1 = rank(accounts, place.3));
-        line.sort_unstable();
-        for (_, _, _, job) in line {
-            let due = part_within(&accounts.job(job).wanted, &left);
-            left = left.saturating_sub(&due);
-            all.push(Standing { job, used: accounts.job(job).used, due, is_wide: accounts.is_wide(job) });
-        }
+    for (share, (queue, line)) in shares.into_iter().zip(queues) {
+        of_queue(accounts, queue, line, share, &rank, &mut all);
     }
     all
+}
+
+/// Of the jobs of the same queue as if all queues had work, so that none is lent anything; of that one job. Takes O(n log n) steps for
+/// n jobs of the queue.
+pub(super) fn standing_if_all_have_work(
+    accounts: &mut Accounts,
+    of: JobSlot,
+    rank: impl Fn(&Accounts, JobSlot) -> u64,
+) -> Option<Standing> {
+    let queue = accounts.job(of).queue;
+    let in_queue: Vec<JobSlot> = accounts.active_jobs().filter(|job| accounts.job(*job).queue == queue).collect();
+    let place = |slot: &JobSlot| (Reverse(accounts.job(*slot).priority()), 0, accounts.job(*slot).id, *slot);
+    let line = in_queue.iter().map(place).collect();
+    let tree = &accounts.tree;
+    let above = std::iter::successors(Some(queue), |queue| tree.parent(*queue));
+    let most = above.map(|queue| u64::from(tree.spec(queue).maximum)).min().unwrap_or_default();
+    let share = tree.part_of_cluster(queue, &|_| true).min(most);
+    let mut all = Vec::new();
+    of_queue(accounts, queue, line, share, &rank, &mut all);
+    all.into_iter().find(|standing| standing.job == of)
+}
+
+/// Appends the standings of the jobs of a queue that has this share of the cluster, in its order.
+fn of_queue(
+    accounts: &mut Accounts,
+    queue: QueueId,
+    mut line: Vec<Place>,
+    share: u64,
+    rank: &impl Fn(&Accounts, JobSlot) -> u64,
+    all: &mut Vec<Standing>,
+) {
+    set_level(accounts, queue, &line, share);
+    let mut left = Totals(accounts.capacity.0.map(|amount| of_whole(amount, share)));
+    set_places(accounts, queue, &mut line);
+    line.iter_mut().for_each(|place| place.1 = rank(accounts, place.3));
+    line.sort_unstable();
+    for (_, _, _, job) in line {
+        let due = part_within(&accounts.job(job).wanted, &left);
+        left = left.saturating_sub(&due);
+        all.push(Standing { job, used: accounts.job(job).used, due, is_wide: accounts.is_wide(job) });
+    }
 }
 
 impl Accounts {

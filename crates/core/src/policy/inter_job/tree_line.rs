@@ -3,7 +3,7 @@
 
 use super::accounts::{Level, QueueAccount};
 use super::line::{Key, ahead};
-use super::standings::standings;
+use super::standings::{standing_if_all_have_work, standings};
 use super::{Accounts, QueueTree};
 use crate::policy::{AskSlot, DemandChange, InterJobPolicy, JobSlot, NextAsk, Offer, Outcome, QueueUsage, Standing};
 use crate::protocol::Rule;
@@ -246,6 +246,14 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
             }
         }
         standings
+    }
+
+    fn standing_if_all_have_work(&self, job: JobSlot) -> Option<Standing> {
+        if !O::ENTITLES || self.accounts.active_jobs().nth(Standing::MOST_JOBS).is_some() {
+            return None;
+        }
+        // The order of the jobs stays as it is.
+        standing_if_all_have_work(&mut self.accounts.clone(), job, O::job_rank)
     }
 
     fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {

@@ -35,8 +35,12 @@ impl Scheduler {
             let rooms = ledger.rooms_for(request.widest_class, shape, tasks);
             (rooms < tasks).then_some(Why::Gang { tasks, rooms })
         };
+        let kept = || {
+            let kept = self.reservation.as_ref().filter(|kept| kept.ask == ask)?;
+            Some(Why::Kept { nodes: kept.nodes.len() as u32 })
+        };
         let fit = match explain_fit(request.widest_class, shape, ledger) {
-            None | Some(Why::Occupied { .. }) if request.is_gang => short_of_rooms(),
+            None | Some(Why::Occupied { .. }) if request.is_gang => kept().or_else(short_of_rooms),
             fit => fit,
         };
         let is_near = request.reach != Reach::Anywhere;

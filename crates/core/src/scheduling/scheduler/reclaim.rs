@@ -17,7 +17,7 @@ use crate::policy::{AskSlot, JobSlot, NextAsk, Standing};
 use crate::protocol::Rule;
 use crate::scheduling::request_queue::OpenRequest;
 use crate::scheduling::{Booking, ClaimError, Granting, Ledger};
-use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, Totals};
+use crate::vocabulary::{Duration, GrantId, Instant, JobId, NodeId, QueueId, Resources, Totals};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -150,6 +150,14 @@ impl Scheduler {
     /// A task that takes as long as the attempt has left, or whose run time is not known, may cost one part in this number of the
     /// credit.
     const PART_FOR_AS_LONG: u64 = 64;
+
+    /// What the job holds, and the part of it that it is entitled to even if all queues have work, which is not preempted for others.
+    /// `None` under presets that preempt nothing, and as for [`crate::policy::InterJobPolicy::standing_if_all_have_work`].
+    pub fn held_within_share(&self, job: JobId) -> Option<(Totals, Totals)> {
+        self.holdings.as_ref()?;
+        let standing = self.inter_job.standing_if_all_have_work(self.queue.job_slot(job)?)?;
+        Some((standing.used, standing.used.smaller_of(&standing.due)))
+    }
 
     /// When waiting tasks should be reviewed next.
     pub fn next_reclaim(&self) -> Option<Instant> {
