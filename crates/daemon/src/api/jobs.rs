@@ -102,7 +102,7 @@ wire! {
 
     /// Resources that a job holds, by kind, in the units of the kinds: cores, MiB, devices.
     pub struct ShareUse {
-        /// Its share if all queues have work: not preempted for other jobs.
+        /// Its share beside the present jobs if all queues have work: not preempted for them.
         within: BTreeMap<String, f64>,
         /// Preempted if other jobs need it and are entitled to it.
         beyond: BTreeMap<String, f64>,
