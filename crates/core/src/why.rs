@@ -64,8 +64,8 @@ pub enum Why {
     TriedAgain { task: String, left: Duration, failures: u32, others: u64 },
     /// These tasks of a gang are in place and wait for the others.
     GangGathers { stage: String, in_place: u32, tasks: u32 },
-    /// This many nodes are reserved for it. Others run there only until it can start.
-    Kept { nodes: u32 },
+    /// This many nodes are reserved for it: for a gang that has waited longest.
+    NodesReserved { nodes: u32 },
 }
 
 /// The used and the allowed amount, in the unit of the kind.
@@ -83,10 +83,9 @@ impl Why {
             Why::Gang { tasks, rooms } => {
                 format!("its {} start together, and nodes have room for {rooms}", counted(*tasks, "task"))
             }
-            Why::Kept { nodes } => {
-                let (are, there) = if *nodes == 1 { ("is", "on it") } else { ("are", "on them") };
-                let nodes = counted(u64::from(*nodes), "node");
-                format!("{nodes} {are} reserved for it: others run {there} only until it can start")
+            Why::NodesReserved { nodes } => {
+                let are = if *nodes == 1 { "is" } else { "are" };
+                format!("{} {are} reserved for it until all of it can start", counted(u64::from(*nodes), "node"))
             }
             Why::GangGathers { stage, in_place, tasks } => {
                 format!("{in_place} of the {tasks} tasks of stage {stage}, which start together, are in place")

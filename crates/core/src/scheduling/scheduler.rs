@@ -461,7 +461,8 @@ impl Scheduler {
     fn note_blocked(&mut self, ask: AskSlot) {
         if let Some(holdings) = &mut self.holdings {
             let request = self.queue.ask(ask);
-            holdings.on_blocked(self.inter_job.is_guaranteed(request.job, &request.shape, None));
+            let is_owed = self.inter_job.is_guaranteed(request.job, &request.shape, None);
+            holdings.on_blocked(is_owed && self.inter_job.limit_on(ask).is_none());
         }
     }
 

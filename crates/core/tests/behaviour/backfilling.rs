@@ -65,7 +65,7 @@ fn a_task_that_ends_in_time_runs_on_a_node_that_is_reserved_for_a_gang() {
     world.run_for(seconds(2));
     assert_eq!(running(&world, late), 0, "it would end at 120 s");
     assert!(world.why(late).join("; ").contains("reserved for job"), "{:?}", world.why(late));
-    assert!(world.why(waits)[0].contains("reserved for it: others run on them only"), "{:?}", world.why(waits));
+    assert!(world.why(waits)[0].contains("reserved for it until all of it can start"), "{:?}", world.why(waits));
     let short = world.submit(job(vec![tasks(2, 20)]));
     world.run_for(seconds(2));
     assert_eq!(running(&world, short), 1, "the second one ends in time, too, after the first");

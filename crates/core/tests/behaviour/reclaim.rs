@@ -258,6 +258,23 @@ fn a_guarantee_on_many_nodes_is_met_in_one_review() {
     assert_eq!(running(&world, owner), 80);
 }
 
+/// A review gives room to 64 asks, each stage being one.
+#[test]
+fn a_guarantee_for_many_stages_is_met_in_a_few_reviews() {
+    let mut world = World::new(Preset::AMALGAM);
+    world.queues = QueueTree::new(two_queues()).expect("a valid tree");
+    world.start_server();
+    (0..160).for_each(|_| world.add_node(Resources::new(1_000, 0), &[]));
+    world.settle();
+    world.submit(tasks("one", 160, "1h", 3_600));
+    world.run_for(Duration::from_secs(60));
+    let wide = (1..=80).map(|number| StageSpec { after: vec![0], ..stage(&format!("s{number}"), 1, "1h", 1_000) });
+    let stages = std::iter::once(stage("first", 1, "1s", 1_000)).chain(wide).collect();
+    let owner = world.submit(JobSpec { queue: "other".to_owned(), ..job(stages) });
+    world.run_for(Duration::from_millis(1_500));
+    assert_eq!(running(&world, owner), 80);
+}
+
 /// The own jobs of the queue have newer bookings on the node than others.
 #[test]
 fn a_queue_takes_what_it_is_guaranteed_from_others_and_not_from_its_own_jobs() {

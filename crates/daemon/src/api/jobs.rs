@@ -94,8 +94,8 @@ wire! {
         expected_end: Option<Timestamp>,
         /// Exit code of `wait`; set once the job has ended.
         exit_code: Option<u8>,
-        /// What its tasks hold within its share and beyond. Absent if it holds nothing, where nothing beyond shares is preempted, and with
-        /// more than 1,000 active jobs.
+        /// What its tasks hold within its share and beyond. Absent if it holds nothing, where nothing beyond shares is preempted, of
+        /// jobs with gangs, and with more than 1,000 active jobs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         share: Option<ShareUse>,
     }

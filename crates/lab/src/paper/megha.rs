@@ -108,11 +108,11 @@ const ABOUT: [(&[&str], &str); 9] = [
          Python prototype with HTTP on one machine, whose costs are not known",
     ),
     (
-        &["megha-3", "megha-heartbeat", "megha-plus", "megha-10"],
+        &["megha-3", "megha-heartbeat", "megha-plus", "megha-amalgam", "megha-10"],
         "the load is the part of the nodes that would be in use at the busiest moment if no task waited; the paper only plots what its jobs use over time",
     ),
     (
-        &["megha-3", "megha-plus"],
+        &["megha-3", "megha-plus", "megha-amalgam"],
         "under sparrow the number of processes with schedulers is the number of global masters, and a task's wait at its node counts as time in the queue, since a \
          task is bound to a node only when that is ready",
     ),

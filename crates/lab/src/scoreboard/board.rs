@@ -157,7 +157,9 @@ impl BoardRow {
         let mut parts = self.jobs.iter().map(|jobs| jobs.read(half, variant, seed, cpus, extent));
         let mut workload = parts.next().expect("each row has jobs, as a test checks")?;
         for more in parts {
-            workload.jobs.extend(more?.jobs);
+            let Workload { jobs, notes, .. } = more?;
+            workload.jobs.extend(jobs);
+            workload.notes.extend(notes);
         }
         workload.jobs.sort_by_key(|job| job.arrival);
         Ok(workload)
@@ -189,7 +191,10 @@ impl JobsOfRow {
         let mut workload = match self.load {
             None => read(&options)?,
             Some(load) => {
-                let gap_s = cpu_seconds(&read(&options)?) / (f64::from(cpus) * load);
+                // The format scales all arrivals, these too.
+                let scales = options.iter().filter(|(key, _)| ["time-scale", "arrival-scale"].contains(&&**key));
+                let scale: f64 = scales.filter_map(|(_, scale)| scale.parse::<f64>().ok()).product();
+                let gap_s = cpu_seconds(&read(&options)?) / (f64::from(cpus) * load) / scale;
                 options.push(("arrival".to_owned(), format!("poisson:{:.0}us", (gap_s * 1e6).max(1.0))));
                 read(&options)?
             }
@@ -237,6 +242,28 @@ mod tests {
             assert!(!(jobs.at_once && jobs.load.is_some()), "{}", row.name);
         }
         assert!(board.presets.contains(&"drf".to_owned()), "jobs are compared with it");
+    }
+
+    #[test]
+    fn jobs_with_a_load_arrive_at_that_rate_also_if_their_times_are_scaled() {
+        for (time, arrival) in [("1", "1"), ("0.1", "1"), ("10", "0.5")] {
+            let options = [("jobs", "2000"), ("time-scale", time), ("arrival-scale", arrival)];
+            let half = || HalfOfRow { read: "synthetic:gridmix".to_owned(), options: BTreeMap::new() };
+            let jobs = JobsOfRow {
+                queue: None,
+                guaranteed: 0.0,
+                load: Some(0.5),
+                at_once: false,
+                options: options.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                development: half(),
+                validation: half(),
+            };
+            let extent = Extent { seeds: 1..=1, threads: 1, amount: Amount::Whole, traces: None };
+            let found = jobs.read(Half::Development, Variant::Plain, 1, 100, &extent).expect("it is synthetic");
+            let last = found.jobs.iter().map(|job| job.arrival.as_secs_f64()).fold(0.0, f64::max);
+            let load = cpu_seconds(&found) * found.jobs.len() as f64 / (last * 100.0);
+            assert!((0.45..0.55).contains(&load), "{time}, {arrival}: {load}");
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub enum Asked {
 }
 
 impl Entry {
-    /// `of`: the workload, its variant and the preset. `values`: the value, and for times how often the best one of the row it is.
+    /// `of`: the workload, its variant and the preset. `values`: the value, and for times the value divided by the best one of the row.
     pub fn new(
         of: (String, Variant, String),
         metric: String,

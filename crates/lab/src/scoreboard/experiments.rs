@@ -30,7 +30,7 @@ struct Wish {
     least: Option<f64>,
 }
 
-/// The numbers of which something is asked, and of all others.
+/// The numbers of which something is asked, and the others.
 pub struct Numbers {
     pub asked: Vec<Entry>,
     pub others: Vec<Entry>,
@@ -43,8 +43,14 @@ impl Experiment {
         let rows = paper::rows(&self.figure, extent)?;
         let (asked, others): (Vec<&Row>, Vec<&Row>) =
             rows.iter().partition(|row| self.asked.iter().any(|wish| wish.metric == row.metric));
-        let entries = |rows: Vec<&Row>| rows.into_iter().map(|row| self.entry(row)).collect();
-        Ok(Numbers { asked: entries(asked), others: entries(others) })
+        let entries = |rows: Vec<&Row>| rows.into_iter().map(|row| self.entry(row)).collect::<Vec<Entry>>();
+        let judged = |row: &&Row| apart(&row.case).1 == JUDGED;
+        let missing = self.asked.iter().filter(|wish| !rows.iter().filter(judged).any(|row| wish.concerns(row)));
+        let missing = missing.map(|wish| {
+            let of = (self.name.clone(), Variant::Plain, JUDGED.to_owned());
+            Entry::new(of, wish.metric.clone(), (None, None), wish.asked())
+        });
+        Ok(Numbers { asked: entries(asked).into_iter().chain(missing).collect(), others: entries(others) })
     }
 
     fn entry(&self, row: &Row) -> Entry {

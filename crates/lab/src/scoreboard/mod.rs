@@ -35,7 +35,8 @@ pub struct ScoreboardArgs {
     /// Which jobs to run: schedulers are tuned on those of the development half only
     #[arg(long, default_value = "development")]
     half: Half,
-    /// Rows and experiments of papers to run; repeatable [default: all]
+    /// Rows and experiments of papers to run; repeatable. Experiments have presets and jobs of their own, so --preset, --half and
+    /// --variant do not apply to them [default: all]
     #[arg(long = "row", value_name = "NAME")]
     rows: Vec<String>,
     /// Presets to compare, which may be baselines; drf is always run, since each job is compared with its end under drf [default:

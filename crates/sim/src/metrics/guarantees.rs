@@ -1,5 +1,6 @@
 //! Whether queues get what they are guaranteed while they have use for it.
 
+use super::WINDOW;
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::vocabulary::{Instant, QueueId, Resources, Totals};
 use amalgam_workload::trace::TraceJob;
@@ -7,6 +8,10 @@ use serde::Serialize;
 
 /// A queue is below its guarantee in a window if its tasks held less than this part of what they could use of it.
 const BELOW: f64 = 0.95;
+
+/// A queue has demand in a window if it could use this part of its guarantee on average: more than the moments between the end of a
+/// task and its report.
+const DEMAND: f64 = 0.01;
 
 /// Of a run with queues that are guaranteed a part of the cluster. Windows without demand do not count.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -30,9 +35,10 @@ pub struct QueueGuarantee {
 }
 
 impl Guarantees {
-    /// Share of the windows in which the queue was below its guarantee; zero without windows.
+    /// Share of its windows in which a queue was below its guarantee, of the queue where that is largest; zero without windows.
     pub fn part_below(&self) -> f64 {
-        self.below as f64 / self.windows.max(1) as f64
+        let part = |queue: &QueueGuarantee| queue.below as f64 / queue.windows.max(1) as f64;
+        self.queues.iter().map(part).fold(0.0, f64::max)
     }
 }
 
@@ -153,8 +159,11 @@ impl QueueMeasure {
 
     fn end_window(&mut self) {
         let (held, usable) = (std::mem::take(&mut self.window_held), std::mem::take(&mut self.window_usable));
-        self.windows += u64::from(usable > 0);
-        self.below += u64::from((held as f64) < usable as f64 * BELOW);
+        let whole = u128::from(self.guaranteed) * u128::from(WINDOW.as_micros());
+        if usable as f64 >= whole as f64 * DEMAND {
+            self.windows += 1;
+            self.below += u64::from((held as f64) < usable as f64 * BELOW);
+        }
         self.whole_held += held;
         self.whole_usable += usable;
     }
@@ -174,7 +183,11 @@ impl QueueMeasure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use amalgam_core::vocabulary::{Duration, JobSpec, QueueSpec};
+    use crate::testing::job;
+    use crate::{Settings, Simulation};
+    use amalgam_core::preset::Preset;
+    use amalgam_core::vocabulary::{Attributes, Duration, JobSpec, QueueSpec, ResourceSpec, StageSpec};
+    use amalgam_workload::trace::{MalformedLines, Node, RunTimes, Workload};
     use std::sync::Arc;
 
     const SECOND: u64 = 1_000_000;
@@ -183,11 +196,11 @@ mod tests {
     fn measure() -> GuaranteeMeasure {
         let half = QueueSpec { guaranteed: 500_000, ..QueueSpec::named("root.half") };
         let queues = QueueTree::new(vec![half, QueueSpec::named("root.rest")]).unwrap();
-        let job = |queue: &str| {
+        let of = |queue: &str| {
             let spec = Arc::new(JobSpec { queue: queue.to_owned(), ..JobSpec::default() });
             TraceJob { arrival: Duration::ZERO, spec, run_times: [].into() }
         };
-        GuaranteeMeasure::new(&queues, &[job("half"), job("rest")], &[Resources::new(4_000, 0)]).unwrap()
+        GuaranteeMeasure::new(&queues, &[of("half"), of("rest")], &[Resources::new(4_000, 0)]).unwrap()
     }
 
     #[test]
@@ -217,5 +230,38 @@ mod tests {
         assert_eq!((&*found.queues[0].queue, found.queues[0].guaranteed), ("root.half", 0.5));
         let (held, usable) = (60.0 + 4.0 + 56.0 * 2.0 + 60.0, 150.0 * 2.0);
         assert!((found.queues[0].held - held / usable).abs() < 1e-6, "{}", found.queues[0].held);
+    }
+
+    /// A job that fills the cluster for ten minutes, and after a minute one of the other queue, of two stages of two tasks of a minute.
+    fn simulated(preset: Preset) -> (Guarantees, f64) {
+        let half = QueueSpec { guaranteed: 500_000, ..QueueSpec::named("root.half") };
+        let queues = QueueTree::new(vec![half, QueueSpec::named("root.rest")]).unwrap();
+        let (minute, seconds) = (Duration::from_secs(60), Duration::from_secs);
+        let guest = job("rest", 4, Duration::ZERO, seconds(600));
+        let mut owner = job("half", 2, minute, minute);
+        let spec = Arc::make_mut(&mut owner.spec);
+        let second = StageSpec { name: "s1".to_owned(), after: vec![0], ..spec.stages[0].clone() };
+        spec.stages.push(second);
+        owner.run_times = vec![RunTimes::Same(minute); 2].into();
+        let (jobs, malformed) = (vec![guest, owner], MalformedLines::default());
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed };
+        let resources = ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() };
+        let node = Node { name: "node".to_owned(), resources, attributes: Attributes::default() };
+        let outcome = Simulation::new(Settings { preset, queues, ..Settings::default() }, &[node], &workload).run();
+        let results = outcome.results;
+        assert_eq!(results.succeeded_jobs, 2);
+        (results.guarantees.expect("a queue has a guarantee"), results.preempted_work)
+    }
+
+    #[test]
+    fn a_queue_waits_for_its_guarantee_under_one_preset_and_not_under_another() {
+        let (fifo, none) = simulated(Preset::FIFO);
+        // From the second minute to the eleventh it waits, and then it has two minutes for its stages.
+        assert_eq!((fifo.windows, fifo.below, none), (11, 9, 0.0), "{fifo:?}");
+        let (amalgam, preempted) = simulated(Preset::AMALGAM);
+        assert_eq!((amalgam.windows, amalgam.below), (2, 0), "{amalgam:?}");
+        assert_eq!((fifo.part_below(), amalgam.part_below()), (9.0 / 11.0, 0.0));
+        // Two attempts lost a minute each, of 40 minutes, four of the other job and these.
+        assert!((preempted - 2.0 / 46.0).abs() < 1e-3, "{preempted}");
     }
 }

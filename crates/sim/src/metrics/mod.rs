@@ -39,6 +39,7 @@ use amalgam_core::vocabulary::{
     AttemptId, Duration, EndReason, Ended, Exchange, Instant, JobId, Resources, StageSpec, TaskId, TaskShape,
 };
 use amalgam_workload::trace::TraceJob;
+use std::collections::BTreeSet;
 
 /// The length of the windows over which fairness and utilisation are averaged.
 pub const WINDOW: Duration = Duration::from_secs(60);
@@ -104,6 +105,8 @@ struct StageMeasure {
     tasks: u32,
     /// Tasks that will run or run, once they may run. Only counted if queues have guarantees.
     left: Option<u32>,
+    /// The others, by index.
+    done: BTreeSet<u32>,
     /// What each task requests.
     each: Resources,
     /// The stages that it depends on.
@@ -257,9 +260,10 @@ impl Metrics {
             Change::Finished { attempt, task, ended, last, .. } => {
                 self.on_finished(now, *attempt, *task, ended);
                 if *last {
-                    self.want_less(now, *task);
+                    self.want_task(now, *task, false);
                 }
             }
+            Change::OutputLost { task, .. } => self.want_task(now, *task, true),
             Change::Promoted { .. } => self.counters.promoted += 1,
             Change::Exchanged { job, exchange, .. } => {
                 if let Some(job) = self.job_of(*job) {
@@ -272,7 +276,10 @@ impl Metrics {
                 self.queueing.on_superseded(*attempt);
             }
             Change::Lost { cause: LostCause::Copied, .. } => {}
-            Change::Lost { attempt, cause, .. } => {
+            Change::Lost { attempt, task, cause, last, .. } => {
+                if *last {
+                    self.want_task(now, *task, false);
+                }
                 self.chain.forget(*attempt);
                 self.forecast.on_ended(*attempt, None);
                 let is_refused = matches!(cause, LostCause::NotTaken | LostCause::Refused(_));
@@ -294,15 +301,22 @@ impl Metrics {
         }
     }
 
-    /// A task does not run again.
-    fn want_less(&mut self, now: Instant, task: TaskId) {
+    /// A task does not run again, or does after all.
+    fn want_task(&mut self, now: Instant, task: TaskId, again: bool) {
         let Some(job) = self.job_of(task.job) else { return };
         let stage = self.jobs[job as usize].stages.get_mut(task.stage as usize);
         if let Some((measure, stage)) = self.guarantees.as_mut().zip(stage)
-            && let Some(left) = stage.left.as_mut().filter(|left| **left > 0)
+            && let Some(left) = &mut stage.left
+            && stage.done.contains(&task.index) == again
         {
-            *left -= 1;
-            measure.on_wanted(now, job, &stage.each, -1);
+            let change = if again { 1 } else { -1 };
+            *left = left.saturating_add_signed(change);
+            if again {
+                stage.done.remove(&task.index);
+            } else {
+                stage.done.insert(task.index);
+            }
+            measure.on_wanted(now, job, &stage.each, change.into());
         }
     }
 
@@ -568,6 +582,15 @@ impl StageMeasure {
     fn new(stage: &StageSpec) -> StageMeasure {
         let (tasks, after) = (stage.tasks.len(), stage.after.clone());
         let each = stage.resources.basic;
-        StageMeasure { ready: Instant::ZERO, launches: Vec::new(), tasks, left: None, each, after, last: None }
+        StageMeasure {
+            ready: Instant::ZERO,
+            launches: Vec::new(),
+            tasks,
+            left: None,
+            done: BTreeSet::new(),
+            each,
+            after,
+            last: None,
+        }
     }
 }

@@ -11,7 +11,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Usage of queues, users and jobs, and the open asks. Slots are positions in the scheduler's request queue.
-#[derive(Clone)]
 pub struct Accounts {
     pub tree: QueueTree,
     pub capacity: Totals,
@@ -91,7 +90,6 @@ impl Level {
     }
 }
 
-#[derive(Clone)]
 pub struct AskAccount {
     pub job: JobSlot,
     pub shape: Resources,
@@ -312,6 +310,18 @@ impl Accounts {
     }
 
     /// Jobs that hold resources or have open asks.
+    /// A copy of what the order of one queue's jobs follows from, without asks.
+    pub(super) fn without_asks(&self, queue: QueueId) -> Accounts {
+        let is_of_queue = |job: &&JobAccount| job.queue == queue;
+        let jobs = self.jobs.iter().map(|job| job.as_ref().filter(is_of_queue).cloned());
+        Accounts {
+            capacity: self.capacity,
+            queues: self.queues.clone(),
+            jobs: jobs.collect(),
+            ..Accounts::new(self.tree.clone())
+        }
+    }
+
     pub fn active_jobs(&self) -> impl Iterator<Item = JobSlot> {
         let is_active = |job: &JobAccount| job.has_open() || job.used != Totals::ZERO;
         let slots = self.jobs.iter().enumerate();

@@ -13,7 +13,7 @@ const LEVELS: usize = 1 + 32 * 8;
 
 type Bits = Vec<u64>;
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct FitIndex {
     shapes: Vec<Resources>,
     classes: Vec<u32>,

@@ -253,7 +253,8 @@ impl<O: QueueOrder> InterJobPolicy for TreeLine<O> {
             return None;
         }
         // The order of the jobs stays as it is.
-        standing_if_all_have_work(&mut self.accounts.clone(), job, O::job_rank)
+        let queue = self.accounts.job(job).queue;
+        standing_if_all_have_work(&mut self.accounts.without_asks(queue), job, O::job_rank)
     }
 
     fn next(&mut self, offer: &Offer<'_>) -> Option<NextAsk> {

@@ -37,7 +37,7 @@ impl Scheduler {
         };
         let kept = || {
             let kept = self.reservation.as_ref().filter(|kept| kept.ask == ask)?;
-            Some(Why::Kept { nodes: kept.nodes.len() as u32 })
+            Some(Why::NodesReserved { nodes: kept.nodes.len() as u32 })
         };
         let fit = match explain_fit(request.widest_class, shape, ledger) {
             None | Some(Why::Occupied { .. }) if request.is_gang => kept().or_else(short_of_rooms),

@@ -50,7 +50,7 @@ pub(super) struct Holdings {
     jobs: u64,
     /// An ask found no room since the last review.
     is_stale: bool,
-    /// One of a queue that would be within its guarantee with a task of it.
+    /// The queue of such an ask would be within its guarantee with a task of it.
     is_owed: bool,
 }
 
@@ -130,9 +130,9 @@ impl Scheduler {
     /// The least time between reviews, if a job is new; and for each job, so that the part of the time in which jobs are examined does
     /// not grow with their number.
     const REVIEWED_AFTER_CHANGE: Duration = Duration::from_millis(50);
-    /// If an ask waits for what its queue is guaranteed.
-    const REVIEWED_IF_OWED: Duration = Duration::from_millis(1);
     const REVIEWED_AFTER_FOR_EACH: Duration = Duration::from_micros(50);
+    /// The least time between reviews if a queue waits for what it is guaranteed.
+    const REVIEWED_IF_OWED: Duration = Duration::from_millis(5);
     /// Maximum number of waiting asks that are examined in one review, of those that get room by preemption, and of tasks.
     const EXAMINED_ASKS: usize = 4_096;
     const RECLAIMING_ASKS: usize = 64;
@@ -152,10 +152,11 @@ impl Scheduler {
     const PART_FOR_AS_LONG: u64 = 64;
 
     /// What the job holds, and the part of it that it is entitled to even if all queues have work, which is not preempted for others.
-    /// `None` under presets that preempt nothing, and as for [`crate::policy::InterJobPolicy::standing_if_all_have_work`].
+    /// `None` of jobs with gangs and under presets that preempt nothing, and as for [`crate::policy::InterJobPolicy::standing_if_all_have_work`].
     pub fn held_within_share(&self, job: JobId) -> Option<(Totals, Totals)> {
         self.holdings.as_ref()?;
-        let standing = self.inter_job.standing_if_all_have_work(self.queue.job_slot(job)?)?;
+        let slot = self.queue.job_slot(job).filter(|slot| !self.has_gangs(*slot))?;
+        let standing = self.inter_job.standing_if_all_have_work(slot)?;
         Some((standing.used, standing.used.smaller_of(&standing.due)))
     }
 
@@ -203,6 +204,7 @@ impl Scheduler {
             seen += 1;
             asks.len() == Self::RECLAIMING_ASKS || seen == Self::EXAMINED_ASKS
         });
+        let was_cut = asks.len() == Self::RECLAIMING_ASKS || seen == Self::EXAMINED_ASKS;
         let newest = self.newest(&review, holdings, ledger);
         let mut left = Self::RECLAIMING_TASKS;
         for ask in asks {
@@ -225,7 +227,8 @@ impl Scheduler {
                 nodes = if is_next { self.nodes_instead(ask, &review, &newest, holdings, ledger) } else { Vec::new() };
             }
         }
-        if left == 0 && was_owed {
+        // Some of the others may be owed room, too.
+        if was_owed && (left == 0 || was_cut && left < Self::RECLAIMING_TASKS) {
             holdings.is_owed = true;
             holdings.next_review = Some(now + holdings.after_change());
         }

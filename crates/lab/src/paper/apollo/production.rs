@@ -306,12 +306,13 @@ fn over_papers_oracle(case: &str, runs: &[Run], papers: &[Run]) -> Row {
     Row::of(case, SAME_ORACLE, None, &runs.iter().zip(papers).filter_map(of).collect::<Vec<f64>>())
 }
 
-/// Compares with that oracle, or with the greedy scheduler where that is slower.
-fn over_later_bound(case: &str, runs: &[Run], papers: &[Run]) -> Row {
+/// Compares with that oracle, or with the greedy scheduler where that is slower; `None` without an oracle.
+fn over_later_bound(case: &str, runs: &[Run], papers: &[Run]) -> Option<Row> {
     let of = |(run, paper): (&Run, &Run)| {
         Some(ratio(run.mean_jct_s, paper.oracle?.most_allowed_s.mean.max(run.greedy_jct_s)))
     };
-    Row::of(case, LATER_BOUND, None, &runs.iter().zip(papers).filter_map(of).collect::<Vec<f64>>())
+    let all: Option<Vec<f64>> = runs.iter().zip(papers).map(of).collect();
+    Some(Row::of(case, LATER_BOUND, None, &all?))
 }
 
 /// Accuracy of predicted starts, and the parts of the time of the stages' last tasks that jobs waited for.
@@ -349,7 +350,7 @@ pub fn rows(figure: &str, set_up: &ProductionFigure, cases: &[(Case, Vec<Run>)],
         }
         if figure == OF_DEFAULT {
             rows.extend(papers().map(|(_, papers)| over_papers_oracle(&of_case.name, runs, papers)));
-            rows.extend(papers().map(|(_, papers)| over_later_bound(&of_case.name, runs, papers)));
+            rows.extend(papers().and_then(|(_, papers)| over_later_bound(&of_case.name, runs, papers)));
         }
         if runs.iter().all(|run| run.queueing.is_some()) {
             rows.extend(of_case.of_queueing());

@@ -133,8 +133,8 @@ pub struct Case {
     /// Whether nodes and master use the additions of `mercury-plus`.
     #[serde(default)]
     pub plus: bool,
-    /// Runs under this preset with all of its defaults and those of masters instead. Of this file, only the cluster, the jobs and the
-    /// start-up of containers apply.
+    /// Runs under this preset with all of its defaults and those of masters instead. Of this file, only the cluster, the jobs,
+    /// their number at once, the length and the start-up of containers apply.
     pub preset: Option<String>,
     /// Replaces the figure's jobs.
     pub jobs: Option<Vec<JobClass>>,
