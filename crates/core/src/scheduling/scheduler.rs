@@ -182,6 +182,9 @@ impl Scheduler {
             self.start_delays(now, slot, ledger);
         }
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
+        if count > before {
+            self.note_grown(slot);
+        }
         if count != before {
             // If the ask is a gang that has shrunk, it may find room.
             self.hopeless.remove(&slot);
@@ -459,11 +462,26 @@ impl Scheduler {
 
     /// Jobs are reviewed soon if work is preempted for asks that found no room.
     fn note_blocked(&mut self, ask: AskSlot) {
+        let is_owed = self.is_owed(ask);
         if let Some(holdings) = &mut self.holdings {
-            let request = self.queue.ask(ask);
-            let is_owed = self.inter_job.is_guaranteed(request.job, &request.shape, None);
-            holdings.on_blocked(is_owed && self.inter_job.limit_on(ask).is_none());
+            holdings.on_blocked(is_owed);
         }
+    }
+
+    /// The same where an ask is known to find no room, and gets more tasks that its queue is guaranteed room for.
+    fn note_grown(&mut self, ask: AskSlot) {
+        let is_owed = self.is_owed(ask);
+        if let Some(holdings) = self.holdings.as_mut().filter(|_| is_owed) {
+            holdings.on_blocked(true);
+        }
+    }
+
+    /// Whether the queue of the ask would be within its guarantee with a task of it; false where nothing is preempted.
+    fn is_owed(&self, ask: AskSlot) -> bool {
+        let request = self.queue.ask(ask);
+        self.holdings.is_some()
+            && self.inter_job.is_guaranteed(request.job, &request.shape, None)
+            && self.inter_job.limit_on(ask).is_none()
     }
 
     /// Places one task of the ask with the placement policy. Returns whether it was granted.

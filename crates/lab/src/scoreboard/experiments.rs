@@ -15,13 +15,13 @@ use serde::Deserialize;
 pub struct Experiment {
     pub name: String,
     figure: String,
-    asked: Vec<Wish>,
+    asked: Vec<Wanted>,
 }
 
 /// Either `most` or `least` is asked.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct Wanted {
     metric: String,
     /// Only of cases with one of these in their name; of all by default.
     #[serde(default)]
@@ -42,26 +42,27 @@ impl Experiment {
     pub fn run(&self, extent: &Extent) -> Result<Numbers> {
         let rows = paper::rows(&self.figure, extent)?;
         let (asked, others): (Vec<&Row>, Vec<&Row>) =
-            rows.iter().partition(|row| self.asked.iter().any(|wish| wish.metric == row.metric));
+            rows.iter().partition(|row| self.asked.iter().any(|wanted| wanted.metric == row.metric));
         let entries = |rows: Vec<&Row>| rows.into_iter().map(|row| self.entry(row)).collect::<Vec<Entry>>();
         let judged = |row: &&Row| apart(&row.case).1 == JUDGED;
-        let missing = self.asked.iter().filter(|wish| !rows.iter().filter(judged).any(|row| wish.concerns(row)));
-        let missing = missing.map(|wish| {
+        let missing = self.asked.iter().filter(|wanted| !rows.iter().filter(judged).any(|row| wanted.concerns(row)));
+        let missing = missing.map(|wanted| {
             let of = (self.name.clone(), Variant::Plain, JUDGED.to_owned());
-            Entry::new(of, wish.metric.clone(), (None, None), wish.asked())
+            Entry::new(of, wanted.metric.clone(), (None, None), wanted.asked())
         });
         Ok(Numbers { asked: entries(asked).into_iter().chain(missing).collect(), others: entries(others) })
     }
 
     fn entry(&self, row: &Row) -> Entry {
         let (workload, scheduler) = apart(&row.case);
-        let asked = self.asked.iter().find(|wish| scheduler == JUDGED && wish.concerns(row)).and_then(Wish::asked);
+        let asked =
+            self.asked.iter().find(|wanted| scheduler == JUDGED && wanted.concerns(row)).and_then(Wanted::asked);
         let of = (format!("{}, {workload}", self.name), Variant::Plain, scheduler.to_owned());
         Entry::new(of, row.metric.clone(), (Some(row.ours), None), asked)
     }
 }
 
-impl Wish {
+impl Wanted {
     fn concerns(&self, row: &Row) -> bool {
         let is_of = |part: &String| row.case.split(", ").any(|one| one == part);
         self.metric == row.metric && (self.of.is_empty() || self.of.iter().any(is_of))
@@ -96,16 +97,16 @@ mod tests {
     #[test]
     fn something_is_asked_of_the_default_preset_and_of_no_other() {
         let row = |case: &str, ours| Row::of(case, "share", None, &[ours]);
-        let wish = |most, least| Wish { metric: "share".to_owned(), of: vec!["load 0.8".to_owned()], most, least };
-        let of = |wish| Experiment { name: "one".to_owned(), figure: String::new(), asked: vec![wish] };
-        let met = |wish, row| of(wish).entry(&row).met;
-        assert_eq!(met(wish(Some(1.0), None), row("amalgam, load 0.8", 1.5)), Some(false));
-        assert_eq!(met(wish(None, Some(1.0)), row("amalgam, load 0.8", 1.5)), Some(true));
-        assert_eq!(met(wish(Some(1.0), None), row("amalgam, load 0.6", 1.5)), None);
-        assert_eq!(met(wish(Some(1.0), None), row("drf, load 0.8", 1.5)), None);
+        let wanted = |most, least| Wanted { metric: "share".to_owned(), of: vec!["load 0.8".to_owned()], most, least };
+        let of = |wanted| Experiment { name: "one".to_owned(), figure: String::new(), asked: vec![wanted] };
+        let met = |wanted, row| of(wanted).entry(&row).met;
+        assert_eq!(met(wanted(Some(1.0), None), row("amalgam, load 0.8", 1.5)), Some(false));
+        assert_eq!(met(wanted(None, Some(1.0)), row("amalgam, load 0.8", 1.5)), Some(true));
+        assert_eq!(met(wanted(Some(1.0), None), row("amalgam, load 0.6", 1.5)), None);
+        assert_eq!(met(wanted(Some(1.0), None), row("drf, load 0.8", 1.5)), None);
         for experiment in &Board::load().experiments {
             assert!(paper::is_known(&experiment.figure), "{}", experiment.name);
-            assert!(experiment.asked.iter().all(|wish| wish.most.is_some() != wish.least.is_some()));
+            assert!(experiment.asked.iter().all(|wanted| wanted.most.is_some() != wanted.least.is_some()));
         }
     }
 }

@@ -170,11 +170,11 @@ impl Progress {
     }
 
     fn after(&self, case: &Case<'_>, seed: u64, run: impl FnOnce() -> Run) -> Run {
-        let begun = Instant::now();
+        let started = Instant::now();
         let found = run();
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         let (row, preset) = (&case.jobs.row.name, case.preset.name());
-        let (count, took) = (self.count, begun.elapsed().as_secs_f64());
+        let (count, took) = (self.count, started.elapsed().as_secs_f64());
         show::note(&format!("{done} of {count}: {row}, {preset}, seed {seed}: {took:.1} s"));
         found
     }

@@ -204,7 +204,6 @@ impl Scheduler {
             seen += 1;
             asks.len() == Self::RECLAIMING_ASKS || seen == Self::EXAMINED_ASKS
         });
-        let was_cut = asks.len() == Self::RECLAIMING_ASKS || seen == Self::EXAMINED_ASKS;
         let newest = self.newest(&review, holdings, ledger);
         let mut left = Self::RECLAIMING_TASKS;
         for ask in asks {
@@ -227,8 +226,8 @@ impl Scheduler {
                 nodes = if is_next { self.nodes_instead(ask, &review, &newest, holdings, ledger) } else { Vec::new() };
             }
         }
-        // Some of the others may be owed room, too.
-        if was_owed && (left == 0 || was_cut && left < Self::RECLAIMING_TASKS) {
+        // The limits of a review may have left more to do.
+        if was_owed && left < Self::RECLAIMING_TASKS {
             holdings.is_owed = true;
             holdings.next_review = Some(now + holdings.after_change());
         }
