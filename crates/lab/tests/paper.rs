@@ -20,7 +20,8 @@ fn figures() -> Vec<String> {
 
 #[test]
 fn all_figures_are_listed_paper_by_paper() {
-    let mercury = ["5", "6", "7", "table-1", "8", "9", "10", "11", "plus"].map(|name| format!("mercury-{name}"));
+    let mercury = ["5", "6", "7", "table-1", "8", "9", "10", "11", "plus", "amalgam"];
+    let mercury = mercury.map(|name| format!("mercury-{name}"));
     let carbyne = [
         "2",
         "4",
@@ -54,10 +55,12 @@ fn all_figures_are_listed_paper_by_paper() {
         "plus",
         "plus-dags",
         "plus-spark",
+        "amalgam",
         "12",
     ]
     .map(|name| format!("apollo-{name}"));
-    let megha = ["3", "6", "7", "8", "9", "10", "12", "heartbeat", "plus"].map(|name| format!("megha-{name}"));
+    let megha = ["3", "6", "7", "8", "9", "10", "12", "heartbeat", "plus", "amalgam"];
+    let megha = megha.map(|name| format!("megha-{name}"));
     let expected: Vec<String> = mercury.into_iter().chain(carbyne).chain(apollo).chain(megha).collect();
     assert_eq!(figures(), expected);
     let text = String::from_utf8(paper(&["list"]).stdout).unwrap();
