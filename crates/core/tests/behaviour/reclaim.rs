@@ -149,6 +149,8 @@ fn a_guarantee_does_not_help_a_queue_against_its_own_jobs() {
     let long = world.submit(tasks("one", 8, "1h", 3_600));
     world.run_for(Duration::from_secs(60));
     assert_eq!((running(&world, gang), running(&world, long)), (4, 4));
+    let dispatch = world.server.as_ref().expect("the server runs").master.dispatch();
+    assert_eq!(dispatch.held_within_share(gang), None, "it loses nothing");
     let short = world.submit(tasks("one", 2, "1s", 1));
     world.run_for(Duration::from_secs(20));
     assert_eq!((running(&world, long), world.outcome(short)), (4, None), "its queue has less than it is guaranteed");
@@ -244,8 +246,8 @@ fn a_job_of_unknown_length_is_as_long_as_its_tasks_show() {
     }
 }
 
-#[test]
-fn a_guarantee_on_many_nodes_is_met_in_one_review() {
+/// 160 nodes of one core, which one of two queues uses.
+fn many_nodes_in_use() -> World {
     let mut world = World::new(Preset::AMALGAM);
     world.queues = QueueTree::new(two_queues()).expect("a valid tree");
     world.start_server();
@@ -253,21 +255,22 @@ fn a_guarantee_on_many_nodes_is_met_in_one_review() {
     world.settle();
     world.submit(tasks("one", 160, "1h", 3_600));
     world.run_for(Duration::from_secs(60));
+    world
+}
+
+#[test]
+fn a_guarantee_on_many_nodes_is_met_in_one_review() {
+    let mut world = many_nodes_in_use();
     let owner = world.submit(tasks("other", 80, "1h", 3_600));
     world.run_for(Duration::from_millis(500));
     assert_eq!(running(&world, owner), 80);
 }
 
-/// A review gives room to 64 asks, each stage being one.
+/// Stages whose tasks have the same shape are one ask, which waits already for the task of the first stage and grows; and a review
+/// examines the 64 newest bookings of a job.
 #[test]
-fn a_guarantee_for_many_stages_is_met_in_a_few_reviews() {
-    let mut world = World::new(Preset::AMALGAM);
-    world.queues = QueueTree::new(two_queues()).expect("a valid tree");
-    world.start_server();
-    (0..160).for_each(|_| world.add_node(Resources::new(1_000, 0), &[]));
-    world.settle();
-    world.submit(tasks("one", 160, "1h", 3_600));
-    world.run_for(Duration::from_secs(60));
+fn a_guarantee_is_met_at_once_also_when_an_ask_grows_and_beyond_the_limits_of_a_review() {
+    let mut world = many_nodes_in_use();
     let wide = (1..=80).map(|number| StageSpec { after: vec![0], ..stage(&format!("s{number}"), 1, "1h", 1_000) });
     let stages = std::iter::once(stage("first", 1, "1s", 1_000)).chain(wide).collect();
     let owner = world.submit(JobSpec { queue: "other".to_owned(), ..job(stages) });

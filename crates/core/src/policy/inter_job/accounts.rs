@@ -309,7 +309,6 @@ impl Accounts {
         }
     }
 
-    /// Jobs that hold resources or have open asks.
     /// A copy of what the order of one queue's jobs follows from, without asks.
     pub(super) fn without_asks(&self, queue: QueueId) -> Accounts {
         let is_of_queue = |job: &&JobAccount| job.queue == queue;
@@ -322,6 +321,7 @@ impl Accounts {
         }
     }
 
+    /// Jobs that hold resources or have open asks.
     pub fn active_jobs(&self) -> impl Iterator<Item = JobSlot> {
         let is_active = |job: &JobAccount| job.has_open() || job.used != Totals::ZERO;
         let slots = self.jobs.iter().enumerate();

@@ -52,13 +52,17 @@ pub(super) struct Holdings {
     is_stale: bool,
     /// The queue of such an ask would be within its guarantee with a task of it.
     is_owed: bool,
+    /// Nodes that were tried for the tasks which got room in the last review, as an upper bound.
+    tried: u64,
 }
 
 impl Holdings {
-    /// The least time between reviews. Queues do not wait for what they are guaranteed.
+    /// The least time between reviews: shorter while a queue waits for what it is guaranteed, and longer after much work.
     fn after_change(&self) -> Duration {
         let of_all = Duration(Scheduler::REVIEWED_AFTER_FOR_EACH.0.saturating_mul(self.jobs));
-        let least = if self.is_owed { Scheduler::REVIEWED_IF_OWED } else { Scheduler::REVIEWED_AFTER_CHANGE };
+        let of_tried = Duration(self.tried / Scheduler::TRIED_IN_A_MICROSECOND).min(Scheduler::REVIEWED_AFTER_CHANGE);
+        let if_owed = Scheduler::REVIEWED_IF_OWED.max(of_tried);
+        let least = if self.is_owed { if_owed } else { Scheduler::REVIEWED_AFTER_CHANGE };
         least.max(of_all)
     }
 
@@ -75,6 +79,7 @@ impl Holdings {
             jobs: 0,
             is_stale: false,
             is_owed: false,
+            tried: 0,
         }
     }
 
@@ -133,6 +138,9 @@ impl Scheduler {
     const REVIEWED_AFTER_FOR_EACH: Duration = Duration::from_micros(50);
     /// The least time between reviews if a queue waits for what it is guaranteed.
     const REVIEWED_IF_OWED: Duration = Duration::from_millis(5);
+    /// After a review that gave room to tasks, the next one waits for a microsecond for this many nodes that were tried, but not longer
+    /// than for [`Self::REVIEWED_AFTER_CHANGE`].
+    const TRIED_IN_A_MICROSECOND: u64 = 1;
     /// Maximum number of waiting asks that are examined in one review, of those that get room by preemption, and of tasks.
     const EXAMINED_ASKS: usize = 4_096;
     const RECLAIMING_ASKS: usize = 64;
@@ -226,8 +234,10 @@ impl Scheduler {
                 nodes = if is_next { self.nodes_instead(ask, &review, &newest, holdings, ledger) } else { Vec::new() };
             }
         }
+        let given = (Self::RECLAIMING_TASKS - left) as u64;
+        holdings.tried = given * newest.len().min(Self::TRIED_NODES) as u64;
         // The limits of a review may have left more to do.
-        if was_owed && left < Self::RECLAIMING_TASKS {
+        if was_owed && given > 0 {
             holdings.is_owed = true;
             holdings.next_review = Some(now + holdings.after_change());
         }
