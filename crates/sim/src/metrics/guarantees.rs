@@ -37,8 +37,14 @@ pub struct QueueGuarantee {
 impl Guarantees {
     /// Share of its windows in which a queue was below its guarantee, of the queue where that is largest; zero without windows.
     pub fn part_below(&self) -> f64 {
-        let part = |queue: &QueueGuarantee| queue.below as f64 / queue.windows.max(1) as f64;
-        self.queues.iter().map(part).fold(0.0, f64::max)
+        self.queues.iter().map(QueueGuarantee::part_below).fold(0.0, f64::max)
+    }
+}
+
+impl QueueGuarantee {
+    /// Share of its windows in which it was below its guarantee; zero without windows.
+    pub fn part_below(&self) -> f64 {
+        self.below as f64 / self.windows.max(1) as f64
     }
 }
 
@@ -89,12 +95,12 @@ impl GuaranteeMeasure {
 
     /// `tasks` more tasks of the job may run, or that many fewer.
     pub fn on_wanted(&mut self, now: Instant, job: u32, each: &Resources, tasks: i64) {
-        self.change(now, job, |queue| queue.wanted.change(each, tasks));
+        self.change(now, job, |queue| change(&mut queue.wanted, each, tasks));
     }
 
     /// `attempts` more attempts of the job hold room, or that many fewer.
     pub fn on_held(&mut self, now: Instant, job: u32, each: &Resources, attempts: i64) {
-        self.change(now, job, |queue| queue.held.change(each, attempts));
+        self.change(now, job, |queue| change(&mut queue.held, each, attempts));
     }
 
     fn change(&mut self, now: Instant, job: u32, change: impl Fn(&mut QueueMeasure)) {
@@ -119,14 +125,8 @@ impl GuaranteeMeasure {
     }
 }
 
-trait Change {
-    fn change(&mut self, each: &Resources, count: i64);
-}
-
-impl Change for Totals {
-    fn change(&mut self, each: &Resources, count: i64) {
-        if count < 0 { self.sub_times(each, count.unsigned_abs()) } else { self.add_times(each, count as u64) }
-    }
+fn change(total: &mut Totals, each: &Resources, count: i64) {
+    if count < 0 { total.sub_times(each, count.unsigned_abs()) } else { total.add_times(each, count.unsigned_abs()) }
 }
 
 impl QueueMeasure {
