@@ -311,8 +311,8 @@ const GUARANTEED_FIRST: &str = "only-G leaves few CPUs idle here (its utilizatio
     opportunistic ones, whose jobs hold one of the 150 places meanwhile. And a node's rank adds up the remaining run times of all \
     running tasks, so nodes with long tasks look full although they have room";
 
-const OWN_DEFAULTS: &str = "presets other than only-G decide on events and report every second, as they do by default; only-G is the paper's, \
-    calibrated on figure 5";
+const OWN_DEFAULTS: &str = "presets other than only-G have the defaults of simulations: their masters decide on events, and nodes report every 10 s what changes \
+    without an event, so that mercury-plus knows less of queues than in its own figure. Only-G is the paper's, calibrated on figure 5";
 
 const BOUND: &str = "not a figure of the paper. The resources that only-G leaves idle bound the growth of throughput: its utilization \
     is a row";

@@ -330,10 +330,11 @@ impl<'a> World<'a> {
         settings.network.delay = seconds(setup.delay_ms / 1e3);
         settings.queues =
             self.figure.queues().map_err(|what| Failure::usage(what, "correct the users of the figure"))?;
-        match self.preset.is_federated() {
-            true => settings.federation = Some((clusters, globals)),
+        if self.preset.is_federated() {
+            settings.federation = Some((clusters, globals));
+        } else if self.preset.is_distributed() {
             // As many schedulers as there are global masters.
-            false => settings.manager_processes = globals,
+            settings.manager_processes = globals;
         }
         Ok(settings)
     }
