@@ -86,13 +86,13 @@ pub fn execute(args: &PaperArgs) -> Result<()> {
     }
 }
 
-/// The numbers of a figure with its frozen scenario.
+/// The numbers of a figure with its frozen scenario, and a description of what was cut.
 ///
 /// # Errors
 /// An unknown figure; a folder or file of traces that is missing, or a damaged one.
-pub fn rows(figure: &str, extent: &Extent) -> Result<Vec<Row>> {
+pub fn rows(figure: &str, extent: &Extent) -> Result<(Vec<Row>, Option<String>)> {
     let figure = known(figure)?;
-    Ok((figure.find)(figure.name, &ScenarioText::frozen(figure), extent)?.rows)
+    Ok(((figure.find)(figure.name, &ScenarioText::frozen(figure), extent)?.rows, cut(figure, extent)))
 }
 
 #[cfg(test)]
@@ -116,7 +116,8 @@ fn known(name: &str) -> Result<&'static Figure> {
 
 fn run(args: &RunArgs) -> Result<()> {
     let figure = known(&args.figure)?;
-    let (extent, cut) = extent(figure, args);
+    let extent = args.extent.extent();
+    let cut = cut(figure, &extent);
     if let Some(cut) = &cut {
         show::note(&format!("note: {cut}"));
     }
@@ -148,18 +149,16 @@ fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// The amount of work, and a description of the cuts.
-fn extent(figure: &Figure, args: &RunArgs) -> (Extent, Option<String>) {
-    let extent = args.extent.extent();
+/// A description of the cuts.
+fn cut(figure: &Figure, extent: &Extent) -> Option<String> {
     let count = extent.seeds.clone().count();
     let few = count < SEEDS.count();
-    let cut = match extent.amount {
+    match extent.amount {
         Amount::Smoke => Some(format!("cut: {}", figure.paper.smoke)),
         Amount::Quick if few => Some(format!("cut: {}, {count} seeds of 5", figure.paper.quick)),
         Amount::Quick => Some(format!("cut: {}", figure.paper.quick)),
         Amount::Whole => few.then(|| format!("low and high are of {count} seeds, not of five")),
-    };
-    (extent, cut)
+    }
 }
 
 fn text(title: &str, findings: &Findings, seeds: &RangeInclusive<u64>) -> String {

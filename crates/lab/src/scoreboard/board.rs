@@ -154,7 +154,9 @@ impl BoardRow {
     /// The folder or a file is missing, or a file is damaged.
     pub fn jobs(&self, half: Half, variant: Variant, seed: u64, extent: &Extent) -> Result<Workload> {
         let cpus = self.node_count(extent.amount) * self.cpus;
-        let mut parts = self.jobs.iter().map(|jobs| jobs.read(half, variant, seed, cpus, extent));
+        // Sources with the same seed would have the same arrivals on different scales.
+        let seeds = (0..).map(|source: u64| seed + source * 1_000_000);
+        let mut parts = self.jobs.iter().zip(seeds).map(|(jobs, seed)| jobs.read(half, variant, seed, cpus, extent));
         let mut workload = parts.next().expect("each row has jobs, as a test checks")?;
         for more in parts {
             let Workload { jobs, notes, .. } = more?;

@@ -34,13 +34,16 @@ struct Wanted {
 pub struct Numbers {
     pub asked: Vec<Entry>,
     pub others: Vec<Entry>,
+    /// What was cut.
+    pub cut: Option<String>,
 }
 
 impl Experiment {
     /// # Errors
     /// The folder or a file of traces is missing, or a file is damaged.
     pub fn run(&self, extent: &Extent) -> Result<Numbers> {
-        let rows = paper::rows(&self.figure, extent)?;
+        let (rows, cut) = paper::rows(&self.figure, extent)?;
+        let cut = cut.map(|cut| format!("{}: {cut}", self.name));
         let (asked, others): (Vec<&Row>, Vec<&Row>) =
             rows.iter().partition(|row| self.asked.iter().any(|wanted| wanted.metric == row.metric));
         let entries = |rows: Vec<&Row>| rows.into_iter().map(|row| self.entry(row)).collect::<Vec<Entry>>();
@@ -50,7 +53,7 @@ impl Experiment {
             let of = (self.name.clone(), Variant::Plain, JUDGED.to_owned());
             Entry::new(of, wanted.metric.clone(), (None, None), wanted.asked())
         });
-        Ok(Numbers { asked: entries(asked).into_iter().chain(missing).collect(), others: entries(others) })
+        Ok(Numbers { asked: entries(asked).into_iter().chain(missing).collect(), others: entries(others), cut })
     }
 
     fn entry(&self, row: &Row) -> Entry {

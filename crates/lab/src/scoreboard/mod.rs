@@ -100,7 +100,8 @@ pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     let of_cases: Vec<CaseRuns<'_>> = jobs.iter().flat_map(of_jobs).collect();
     let scores = score::of_all(&of_cases);
     let numbers = experiments.iter().map(|one| run_experiment(one, &extent)).collect::<Result<Vec<Numbers>>>()?;
-    let cut = cut(&extent);
+    let of_rows = if scores.is_empty() { Vec::new() } else { cut(&extent) };
+    let cut: Vec<String> = of_rows.into_iter().chain(numbers.iter().filter_map(|one| one.cut.clone())).collect();
     if args.json {
         let (half, seeds) = (args.half, extent.seeds.clone().collect());
         let of_numbers = numbers.into_iter().flat_map(|numbers| [numbers.asked, numbers.others].into_iter().flatten());

@@ -21,6 +21,8 @@ pub struct Run {
     /// By the number of the job in the workload; `None` if it did not succeed.
     jct_s: Vec<Option<f64>>,
     measured: Measured,
+    /// By queue with a guarantee: the share of its windows with demand in which it was below that.
+    below_of_queues: Vec<(String, f64)>,
 }
 
 /// Numbers of a run, or means of several runs. Times are in seconds.
@@ -45,8 +47,8 @@ struct Measured {
     longest_delay_s: f64,
     /// Mean share of the CPUs in use until the last job ended.
     utilization: f64,
-    /// Share of the windows with demand of queues with guarantees in which these were below their guarantee; `None` without such
-    /// queues.
+    /// Share of its windows with demand in which a queue was below its guarantee, of the queue where that is largest; `None` without
+    /// such queues.
     below_guarantee: Option<f64>,
 }
 
@@ -70,6 +72,8 @@ pub struct Score {
     /// Share of the jobs that are slower than under [`REFERENCE`], and the least speed.
     slower: f64,
     worst: f64,
+    /// By queue with a guarantee: the share of its windows in which it was below that; means over the seeds.
+    below_of_queues: Vec<(String, f64)>,
     /// Jobs that did not succeed, in all runs. They count as slower, and are in no completion time.
     pub unfinished: u64,
 }
@@ -90,8 +94,10 @@ impl Run {
         let of_job = |job: &JobResult| job.jct_s.filter(|_| job.outcome == "succeeded");
         let jct_s: Vec<Option<f64>> = outcome.jobs.iter().map(of_job).collect();
         let (bounded_slowdown, longest_delay_s) = slowdowns(&jct_s, workload);
+        let queues = results.guarantees.iter().flat_map(|all| &all.queues);
         Run {
             jct_s,
+            below_of_queues: queues.map(|queue| (queue.queue.clone(), queue.part_below())).collect(),
             measured: Measured {
                 mean_s: results.jct_s.mean,
                 p50_s: results.jct_s.p50,
@@ -132,7 +138,7 @@ impl Run {
             utilization: ends.utilization,
             below_guarantee: None,
         };
-        Some(Run { jct_s, measured })
+        Some(Run { jct_s, measured, below_of_queues: Vec::new() })
     }
 
     /// Number of jobs that did not succeed.
@@ -266,10 +272,18 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
             over_conservative: over_baseline(Promised::Each, |run| run.longest_delay_s, measured),
             slower: slower as f64 / speeds.len().max(1) as f64,
             worst: speeds.iter().copied().reduce(f64::min).unwrap_or(1.0),
+            below_of_queues: below_of_queues(runs),
             unfinished: unfinished(runs) as u64,
         }
     };
     cases.iter().zip(&means).map(score).collect()
+}
+
+/// All runs have the same queues.
+fn below_of_queues(runs: &[Run]) -> Vec<(String, f64)> {
+    let of = |place: usize| mean(&runs.iter().map(|run| run.below_of_queues[place].1).collect::<Vec<_>>());
+    let names = runs.first().into_iter().flat_map(|run| &run.below_of_queues).map(|(name, _)| name.clone());
+    names.enumerate().map(|(place, name)| (name, of(place))).collect()
 }
 
 /// The preset of which something is asked.
@@ -344,6 +358,12 @@ impl Score {
         }
         if let Some(below) = self.measured.and_then(|run| run.below_guarantee) {
             entries.push(entry("windows_below_guarantee", Some(below), None, asked(0.01)));
+            let of_queues = self.below_of_queues.iter();
+            entries.extend(
+                of_queues.map(|(queue, below)| {
+                    entry(&format!("windows_below_guarantee of {queue}"), Some(*below), None, None)
+                }),
+            );
         }
         if !plain {
             let is_stated = matches!(self.variant, Variant::Unknown | Variant::Wrong);
@@ -367,7 +387,11 @@ mod tests {
 
     fn run(jct_s: [Option<f64>; 4]) -> Run {
         let ended: Vec<f64> = jct_s.iter().copied().flatten().collect();
-        Run { jct_s: jct_s.to_vec(), measured: Measured { mean_s: mean(&ended), ..Measured::default() } }
+        Run {
+            jct_s: jct_s.to_vec(),
+            measured: Measured { mean_s: mean(&ended), ..Measured::default() },
+            below_of_queues: Vec::new(),
+        }
     }
 
     #[test]
@@ -436,7 +460,7 @@ mod tests {
                 longest_delay_s: delay_s,
                 ..Measured::default()
             };
-            let runs = vec![Run { jct_s: vec![Some(1.0)], measured }];
+            let runs = vec![Run { jct_s: vec![Some(1.0)], measured, below_of_queues: Vec::new() }];
             CaseRuns { row: "one", variant: Variant::Plain, preset, is_baseline, runs }
         };
         let scores = of_all(&[
