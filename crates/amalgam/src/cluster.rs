@@ -117,14 +117,11 @@ impl JournalArgs {
 }
 
 fn which_presets() -> String {
-    let names = |is_federated| {
-        let such = Preset::all().filter(|preset| preset.is_federated() == is_federated);
-        such.map(Preset::name).collect::<Vec<_>>().join(", ")
-    };
+    let of_cluster: Vec<&str> = Preset::all().filter(|preset| !preset.is_federated()).map(Preset::name).collect();
     format!(
-        "Which policies decide: {} [default: that of --config, or amalgam]; in a federation {} [default: megha]",
-        names(false),
-        names(true)
+        "Which policies decide: {}; in a federation {} [default: that of --config, or amalgam]",
+        of_cluster.join(", "),
+        Preset::FEDERATED.map(Preset::name).join(", ")
     )
 }
 
@@ -168,11 +165,6 @@ impl ServerSettings {
             Ok(ConfigFile { path, preset: self.preset })
         };
         self.config.as_ref().map(file).transpose()
-    }
-
-    /// The preset on the command line, without the file's.
-    pub fn preset(&self) -> Option<Preset> {
-        self.preset
     }
 }
 

@@ -291,9 +291,8 @@ impl Config {
     fn of_file(file: File, preset: Option<Preset>) -> Result<Config, Mistake> {
         let mut config = Config::default();
         let section = file.federation.as_ref().map(|federation| federation.at);
-        let usual = if section.is_some() { Preset::MEGHA } else { config.preset };
-        config.preset = preset.unwrap_or(value(file.preset, usual));
-        federation::check_preset(section, config.preset)?;
+        config.preset = preset.unwrap_or(value(file.preset, config.preset));
+        federation::choose_preset(section, &mut config.preset)?;
         config.federation = file.federation.map(|At { at, value }| value.config(at)).transpose()?;
         config.store = file.store.map(|At { at, value }| value.config(at, section.is_some())).transpose()?;
         file.policies.apply(&mut config.preset)?;

@@ -123,6 +123,7 @@ fn reported(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>
         nodes,
         usage: Vec::new(),
         is_settled: true,
+        spared: Vec::new(),
     };
     Event::Message { from: Address::ClusterMaster(cluster), body: ToGlobalMaster::ClusterUpdate(Box::new(reported)) }
 }

@@ -8,7 +8,6 @@ use crate::failure::Result;
 use crate::{discovery, show};
 use amalgam_cli::log::LogArgs;
 use amalgam_cli::process::user;
-use amalgam_core::preset::Preset;
 use amalgam_core::why::counted;
 use amalgam_daemon::executor::RunAs;
 use amalgam_daemon::server::{Server, ServerOptions};
@@ -52,11 +51,7 @@ pub fn execute(args: DevArgs, connection: &Connection) -> Result<ExitCode> {
         args.offer.apply(node)?;
     }
     if let Some(clusters) = args.clusters {
-        let is_named = args.settings.preset().is_some();
-        let mut config = args.settings.read_any()?;
-        if !is_named && config.preset == Preset::default() {
-            config.preset = Preset::MEGHA;
-        }
+        let config = args.settings.read_any()?;
         let (globals, journal) = (args.globals.unwrap_or(1), args.journal.place());
         let Offer { enforcement, devices, output_limit, .. } = args.offer;
         return federation::execute(Plan {

@@ -99,7 +99,7 @@ impl GlobalMaster {
             federation,
             own,
             dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new().for_nodes(federation.most_nodes())),
-            proposals: Proposals::new(epoch, sharing.is_wanted()),
+            proposals: Proposals::new(epoch, federation, sharing.is_wanted()),
             sharing,
             first_refusal: FirstRefusal::default(),
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
@@ -202,7 +202,8 @@ impl GlobalMaster {
     }
 
     fn on_cluster_update(&mut self, now: Instant, update: ClusterUpdate, out: &mut Outbox) {
-        let ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled } = update;
+        let ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled, spared } =
+            update;
         let Some(entry) = self.clusters.get_mut(usize::from(cluster.0)) else { return };
         let span = self.federation.nodes_of(cluster);
         let is_there = |node: NodeId| span.contains(&node.0);
@@ -247,6 +248,7 @@ impl GlobalMaster {
             self.dispatch.scheduler.on_refused(now, self.dispatch.rooms.index(booking.node));
         }
         self.dispatch.free(now, from, &refused, out);
+        spared.iter().for_each(|grant| self.dispatch.rooms.spare(*grant));
         let left = self.to_be_left(&freed);
         self.dispatch.free(now, from, &freed, out);
         self.leave_room(&left);
@@ -276,6 +278,8 @@ impl GlobalMaster {
         if let Some(last) = span.clone().next_back() {
             rooms.expect_node(last);
         }
+        // What is being preempted nevertheless is reported when it is free.
+        span.clone().for_each(|node| rooms.spare_all(node));
         let booked: Vec<Booking> = span.flat_map(|node| self.dispatch.rooms.bookings_on(node)).collect();
         let is_known = |grant: &GrantId| grant.epoch != epoch || grant.number <= seen;
         for booking in booked.iter().filter(|booking| is_known(&booking.grant)) {
@@ -424,9 +428,9 @@ impl Role for GlobalMaster {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let own = [self.sharing.next_retry(), self.first_refusal.next_due()];
-        let dispatch =
-            [self.dispatch.next_turns(), self.dispatch.next_forgetting(), self.dispatch.scheduler.next_widening()];
-        own.into_iter().chain(dispatch).flatten().min()
+        let scheduler = [self.dispatch.scheduler.next_widening(), self.dispatch.scheduler.next_reclaim()];
+        let dispatch = [self.dispatch.next_turns(), self.dispatch.next_forgetting()];
+        own.into_iter().chain(scheduler).chain(dispatch).flatten().min()
     }
 
     fn recover(&mut self, changes: &[Change]) {

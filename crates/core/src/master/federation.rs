@@ -14,7 +14,7 @@ use crate::protocol::{
 use crate::role::{Outbox, Record};
 use crate::scheduling::{Booking, BookingChange, Ledger, NodeState};
 use crate::vocabulary::{AttemptId, ClientId, ClusterId, Epoch, Federation, GlobalId, GrantId, Instant, Kinds, NodeId};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The node of each change is kept for at least this many changes. A global master that is further behind gets the full
 /// state.
@@ -57,6 +57,17 @@ struct Global {
     is_due: bool,
     freed: Vec<GrantId>,
     refused: Vec<GrantId>,
+    spared: Vec<GrantId>,
+    /// By the number of a proposal that is to come: its own grants that are preempted for that if there is no room.
+    instead_of: BTreeMap<u64, Vec<GrantId>>,
+}
+
+impl Global {
+    /// What may be preempted for the proposal of this number. Earlier ones that have not come are overtaken.
+    fn take_instead_of(&mut self, number: u64) -> Option<Vec<GrantId>> {
+        let later = self.instead_of.split_off(&number.saturating_add(1));
+        std::mem::replace(&mut self.instead_of, later).remove(&number)
+    }
 }
 
 impl Federated {
@@ -180,6 +191,7 @@ impl Federated {
         let Some(introduction) = entry.introduction else { return };
         entry.is_due = false;
         let (freed, refused) = (std::mem::take(&mut entry.freed), std::mem::take(&mut entry.refused));
+        let spared = std::mem::take(&mut entry.spared);
         let (seen, reported, epoch) = (entry.seen, entry.reported, entry.epoch);
         let first = version - self.changes.len() as u64;
         let lacks_all = std::mem::take(&mut entry.lacks_all) || reported < first;
@@ -200,7 +212,8 @@ impl Federated {
             Since::Version(reported)
         };
         let (usage, is_settled) = (self.holdings.usage(), !rooms.ledger.expects_nodes());
-        let update = ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled };
+        let update =
+            ClusterUpdate { cluster, life, since, version, seen, freed, refused, nodes, usage, is_settled, spared };
         out.send(global, ToGlobalMaster::ClusterUpdate(Box::new(update)));
     }
 }
@@ -212,8 +225,8 @@ struct Rooms<'a> {
 }
 
 impl Master {
-    /// Passes on the launch to its node if there is room, or if there will be room once attempts of the queue that it
-    /// names are preempted.
+    /// Passes on the launch to its node if there is room, or if there will be room once attempts are preempted: of the queue that it
+    /// names, or those that its global master has named.
     pub(super) fn on_proposed(&mut self, proposed: ProposedLaunch, out: &mut Outbox) {
         let ProposedLaunch { node, queue, instead_of, mut launch } = proposed;
         let Some(federated) = &mut self.federated else { return };
@@ -230,16 +243,18 @@ impl Master {
             return out.record(stale);
         }
         let is_overtaken = grant.number <= global.seen;
+        let instead_of_own = global.take_instead_of(grant.number);
         global.seen = global.seen.max(grant.number);
         global.is_due = true;
         let (job, task, resources) = (attempt.job, launch.task, launch.template.shape.resources);
         let (rooms, holdings) = (&mut self.dispatch.rooms, &federated.holdings);
         let booking = Booking { grant, job, node, resources };
-        let claimed = match instead_of {
+        let claimed = match (instead_of, &instead_of_own) {
             // A later notification has reported that this booking does not exist.
             _ if is_overtaken => Err(ClaimError::Overtaken),
-            None => rooms.claim_proposed(booking).map(|()| Vec::new()),
-            Some(victim) => rooms.claim_instead(booking, |other| holdings.is_of(other, victim)),
+            (None, None) => rooms.claim_proposed(booking).map(|()| Vec::new()),
+            (Some(victim), _) => rooms.claim_instead(booking, |other| holdings.is_of(other, victim)),
+            (None, Some(own)) => rooms.claim_instead(booking, |other| own.contains(&other.grant)),
         };
         let victims = match claimed {
             Ok(victims) => victims,
@@ -251,6 +266,9 @@ impl Master {
                 return out.record(Record::LaunchRefused { task, attempt, node, why });
             }
         };
+        if let (Some(own), Some(global)) = (instead_of_own, federated.global(admitted_by)) {
+            global.spared.extend(own.into_iter().filter(|own| victims.iter().all(|victim| victim.grant != *own)));
+        }
         if federated.holdings.learn(job, queue) {
             federated.take_news(&mut self.dispatch.rooms);
             federated.count_holdings(&self.dispatch.rooms);
@@ -265,6 +283,15 @@ impl Master {
         }
         let of = victims.iter().map(|victim| victim.grant).collect();
         out.send(node, ToNode::LaunchInstead { launch, of });
+    }
+
+    /// A global master decides about the work of its own jobs.
+    pub(super) fn on_make_room(&mut self, from: GlobalId, grant: GrantId, mut instead_of: Vec<GrantId>) {
+        let Some(global) = self.federated.as_mut().and_then(|federated| federated.global(from)) else { return };
+        instead_of.retain(|own| own.epoch.host() == from.host());
+        if global.introduction.is_some() && grant.epoch == global.epoch && grant.number > global.seen {
+            global.instead_of.insert(grant.number, instead_of);
+        }
     }
 
     pub(super) fn on_introduced(&mut self, global: GlobalId, introduction: GlobalIntroduction, out: &mut Outbox) {
@@ -282,6 +309,8 @@ impl Master {
         // The full state includes all pending notifications.
         entry.freed.clear();
         entry.refused.clear();
+        entry.spared.clear();
+        entry.instead_of.clear();
         federated.take_news(&mut self.dispatch.rooms);
         let federation = federated.federation;
         federated.holdings.learn_all(&jobs, |job| federation.admitted_by(job) == global);

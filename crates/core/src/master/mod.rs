@@ -211,6 +211,9 @@ impl Master {
             (Address::GlobalMaster(global), ToMaster::Introduce(introduction)) => {
                 self.on_introduced(global, *introduction, out);
             }
+            (Address::GlobalMaster(global), ToMaster::MakeRoom { grant, instead_of }) => {
+                self.on_make_room(global, grant, instead_of);
+            }
             (Address::Client(client), ToMaster::Submit { .. }) if self.federated.is_some() => refuse_jobs(client, out),
             (from, body) => self.dispatch.on_message(now, from, body, &mut self.claims, out),
         }

@@ -220,17 +220,18 @@ impl Preset {
         settings: DispatchSettings,
         queues: QueueTree,
     ) -> GlobalMaster {
-        let (scattered, report_changes_after) = match self.scheduling {
-            Scheduling::Booked(Booked { by: Booker::GlobalMasters { scattered, report_changes_after }, .. }) => {
-                (scattered, report_changes_after)
-            }
-            _ => (false, None),
+        let (scattered, report_changes_after, reclaim) = match self.scheduling {
+            Scheduling::Booked(Booked {
+                by: Booker::GlobalMasters { scattered, report_changes_after, reclaim },
+                ..
+            }) => (scattered, report_changes_after, reclaim),
+            _ => (false, None, None),
         };
         let delays = self.booked().map_or(Delays::NONE, |booked| booked.delays);
         let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
         let placement = Box::new(placement::Partitions::new(federation, own, scatter));
         // Global masters reserve no nodes: another one may use them.
-        let of_scheduler = SchedulerSettings { reserve_after: None, backfill: false, delays, reclaim: None };
+        let of_scheduler = SchedulerSettings { reserve_after: None, backfill: false, delays, reclaim };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
         // The time until the other global masters know of it and the launch of one of them has arrived.
         let first_refusal = report_changes_after.map(|after| after + after);
@@ -248,12 +249,15 @@ impl Preset {
         let preset = self.of_job(&job);
         let (intra_job, own) = (preset.intra_job(&component), preset.own_placement(&component));
         let manager = JobManager::new(job, epoch, settings, intra_job, own, sealing);
-        if preset.backfills() { manager.reporting_run_times() } else { manager }
+        if preset.uses_run_times() { manager.reporting_run_times() } else { manager }
     }
 
-    /// Whether tasks run on reserved nodes until those are needed.
-    fn backfills(&self) -> bool {
-        self.booked().is_some_and(|booked| matches!(booked.by, Booker::Master { backfill: true, .. }))
+    /// Whether tasks run on reserved nodes until those are needed, or are preempted for others.
+    fn uses_run_times(&self) -> bool {
+        self.booked().is_some_and(|booked| match booked.by {
+            Booker::Master { backfill, reclaim, .. } => backfill || reclaim.is_some(),
+            Booker::GlobalMasters { reclaim, .. } => reclaim.is_some(),
+        })
     }
 
     fn intra_job(self, component: &str) -> Box<dyn IntraJobPolicy> {

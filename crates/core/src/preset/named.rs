@@ -69,6 +69,15 @@ const BY_MASTER: Booker = Booker::Master {
     reclaim: None,
 };
 
+const RECLAIM: Reclaim = Reclaim { lost: 20_000 };
+
+const CHANGES_REPORTED_AFTER: Option<Duration> = Some(Duration::from_millis(50));
+
+const fn fair_sojourn(by: Booker) -> Booked {
+    let demand = DemandOrder::Everything(IntraJob::CriticalPath);
+    Booked { by, inter_job: InterJob::FairSojourn, demand, delays: DELAYS, opportunistic: None }
+}
+
 /// A preset in which the master books every task.
 const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
     booked(name, Booked { by: BY_MASTER, inter_job, demand, delays: DELAYS, opportunistic: None })
@@ -102,18 +111,22 @@ impl Preset {
 
     pub const AMALGAM: Preset = booked(
         "amalgam",
-        Booked {
-            by: Booker::Master {
-                placement: Placement::NextFit,
-                reserve_after: Duration::from_secs(30),
-                backfill: true,
-                reclaim: Some(Reclaim { lost: 20_000 }),
-            },
-            inter_job: InterJob::FairSojourn,
-            demand: DemandOrder::Everything(IntraJob::CriticalPath),
-            delays: DELAYS,
-            opportunistic: None,
-        },
+        fair_sojourn(Booker::Master {
+            placement: Placement::NextFit,
+            reserve_after: Duration::from_secs(30),
+            backfill: true,
+            reclaim: Some(RECLAIM),
+        }),
+    );
+
+    /// The same in federations: no node is reserved, since another global master may use it.
+    pub const AMALGAM_IN_FEDERATIONS: Preset = booked(
+        "amalgam",
+        fair_sojourn(Booker::GlobalMasters {
+            scattered: true,
+            report_changes_after: CHANGES_REPORTED_AFTER,
+            reclaim: Some(RECLAIM),
+        }),
     );
 
     /// Ousterhout et al. 2013: Sparrow, with d = 2.
@@ -187,13 +200,13 @@ impl Preset {
     pub const MEGHA_PLUS: Preset = booked(
         "megha-plus",
         Booked {
-            by: Booker::GlobalMasters { scattered: true, report_changes_after: Some(Duration::from_millis(50)) },
+            by: Booker::GlobalMasters { scattered: true, report_changes_after: CHANGES_REPORTED_AFTER, reclaim: None },
             ..MEGHA
         },
     );
 
-    /// Presets for federations.
-    pub const FEDERATED: [Preset; 2] = [Preset::MEGHA, Preset::MEGHA_PLUS];
+    /// Presets for federations. The first has the name of a preset for single clusters.
+    pub const FEDERATED: [Preset; 3] = [Preset::AMALGAM_IN_FEDERATIONS, Preset::MEGHA, Preset::MEGHA_PLUS];
 
     /// Presets in which job managers send tasks to nodes' queues within entitlements.
     pub const QUEUEING: [Preset; 2] = [Preset::APOLLO, Preset::APOLLO_PLUS];
@@ -216,6 +229,7 @@ impl Preset {
     /// Presets in which job managers send every task to nodes' queues.
     pub const DISTRIBUTED: [Preset; 1] = [Preset::SPARROW];
 
+    /// One preset of each name; [`Preset::in_federation`] has those of the same names for federations.
     pub fn all() -> impl Iterator<Item = Preset> {
         Preset::CENTRAL
             .iter()
@@ -223,7 +237,27 @@ impl Preset {
             .chain(Preset::DISTRIBUTED)
             .chain(Preset::HYBRID)
             .chain(Preset::QUEUEING)
-            .chain(Preset::FEDERATED)
+            .chain([Preset::MEGHA, Preset::MEGHA_PLUS])
+    }
+
+    /// The preset of this name for federations, with the settings of this one that apply there; itself if it is one. `None` if it is
+    /// for single clusters only.
+    pub fn in_federation(self) -> Option<Preset> {
+        if self.is_federated() {
+            return Some(self);
+        }
+        let mut of_name =
+            Preset::FEDERATED.into_iter().find(|preset| preset.name() == self.name())?.with_seed(self.seed);
+        if let (Some(federated), Some(own)) = (of_name.booked_mut(), self.booked()) {
+            let Booked { inter_job, demand, delays, .. } = *own;
+            *federated = Booked { inter_job, demand, delays, ..*federated };
+            if let (Booker::GlobalMasters { reclaim, .. }, Booker::Master { reclaim: own, .. }) =
+                (&mut federated.by, own.by)
+            {
+                *reclaim = own;
+            }
+        }
+        Some(of_name)
     }
 
     /// # Errors
@@ -245,7 +279,7 @@ const MERCURY: Booked = Booked {
 };
 
 const MEGHA: Booked = Booked {
-    by: Booker::GlobalMasters { scattered: false, report_changes_after: None },
+    by: Booker::GlobalMasters { scattered: false, report_changes_after: None, reclaim: None },
     inter_job: InterJob::RoundRobin,
     demand: IN_FILE_ORDER,
     delays: DELAYS,

@@ -55,6 +55,9 @@ pub enum Booker {
         scattered: bool,
         /// Masters report changes to global masters within this time; `None`: with the next heartbeat.
         report_changes_after: Option<Duration>,
+        /// As for a master, of the work of its own jobs; that of other global masters is preempted by the shares of queues only.
+        #[serde(default)]
+        reclaim: Option<Reclaim>,
     },
 }
 

@@ -58,6 +58,9 @@ pub struct ClusterUpdate {
     pub usage: Vec<(QueueId, Totals)>,
     /// Whether it is known for each node what runs there, or the node was given up.
     pub is_settled: bool,
+    /// Grants that proposals were to be in place of and that stay: there was room without that.
+    #[serde(default)]
+    pub spared: Vec<GrantId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -86,6 +86,8 @@ pub enum ToMaster {
         #[serde(default)]
         kept_tasks: Option<u64>,
     },
+    /// A global master is about to have a launch with this grant of its own proposed: if there is no room for it, these are preempted.
+    MakeRoom { grant: GrantId, instead_of: Vec<GrantId> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

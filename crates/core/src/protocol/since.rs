@@ -53,7 +53,10 @@ impl ToMaster {
             | ToMaster::Return { .. }
             | ToMaster::Promote { .. }
             | ToMaster::JobEnded { .. } => 32,
-            ToMaster::Label { .. } | ToMaster::SetQueue { .. } | ToMaster::Reconfigure { .. } => 33,
+            ToMaster::Label { .. }
+            | ToMaster::SetQueue { .. }
+            | ToMaster::Reconfigure { .. }
+            | ToMaster::MakeRoom { .. } => 33,
             ToMaster::Launch(proposed) => of_template(&proposed.launch.template),
         }
     }

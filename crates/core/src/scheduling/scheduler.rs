@@ -57,7 +57,7 @@ pub struct Scheduler {
     /// The slot at which the next search for late tasks starts.
     looked_at: AskSlot,
     gangs: Gangs,
-    /// When bookings end; set if reserved nodes are backfilled.
+    /// When bookings end; set if reserved nodes are backfilled or work is preempted.
     ends: Option<Ends>,
     /// Something may run on reserved nodes that did not when that was tried last, which was then.
     is_backfill_due: bool,
@@ -134,7 +134,7 @@ impl Scheduler {
             open_asks: 0,
             looked_at: 0,
             gangs: Gangs::default(),
-            ends: settings.backfill.then(Ends::default),
+            ends: (settings.backfill || settings.reclaim.is_some()).then(Ends::default),
             is_backfill_due: false,
             backfilled_at: Instant::ZERO,
             holdings: settings.reclaim.map(|rules| Box::new(Holdings::new(rules))),

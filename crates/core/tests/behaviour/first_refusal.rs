@@ -64,6 +64,7 @@ impl Believer {
             nodes,
             usage: Vec::new(),
             is_settled: true,
+            spared: Vec::new(),
         };
         let (from, body) = (Address::ClusterMaster(CLUSTER), ToGlobalMaster::ClusterUpdate(Box::new(reported)));
         self.global.handle(Instant(at), Event::Message { from, body }, &mut Outbox::default());

@@ -204,12 +204,16 @@ pub fn is_loopback(address: &str) -> bool {
     }
 }
 
-/// A federation requires a preset for federations.
-pub(super) fn check_preset(federation: Option<Position>, preset: Preset) -> Result<(), Mistake> {
-    let Some(at) = federation.filter(|_| !preset.is_federated()) else { return Ok(()) };
-    let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
-    let problem = format!("the preset {} does not support federations", preset.name());
-    Err(mistake(at, problem, format!("choose one of {}, or leave [federation] out", such.join(", "))))
+/// In a federation, the preset of this name for federations.
+pub(super) fn choose_preset(federation: Option<Position>, preset: &mut Preset) -> Result<(), Mistake> {
+    let Some(at) = federation else { return Ok(()) };
+    let Some(federated) = preset.in_federation() else {
+        let such = Preset::FEDERATED.map(Preset::name).join(", ");
+        let problem = format!("the preset {} does not support federations", preset.name());
+        return Err(mistake(at, problem, format!("choose one of {such}, or leave [federation] out")));
+    };
+    *preset = federated;
+    Ok(())
 }
 
 #[cfg(test)]

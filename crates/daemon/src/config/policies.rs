@@ -77,9 +77,10 @@ impl Policies {
     fn apply_reclaim(&self, preset: &mut Preset) -> Result<(), Mistake> {
         let Some(At { at, value }) = self.lost_work else { return Ok(()) };
         let foreign = foreign(at, "lost_work", "amalgam", preset);
-        let Some(Booked { by: Booker::Master { reclaim: Some(reclaim), .. }, .. }) = preset.booked_mut() else {
-            return Err(foreign);
-        };
+        let reclaim = preset.booked_mut().and_then(|booked| match &mut booked.by {
+            Booker::Master { reclaim, .. } | Booker::GlobalMasters { reclaim, .. } => reclaim.as_mut(),
+        });
+        let Some(reclaim) = reclaim else { return Err(foreign) };
         if !(0.0..=1.0).contains(&value) {
             return Err(mistake(at, format!("lost_work is {value}"), "write a part from 0 to 1"));
         }

@@ -38,7 +38,7 @@ pub const FIGURES: [Figure; 10] = [
     ),
     PAPER.figure("megha-heartbeat", "The paper's future work: waits by how often nodes report", find),
     PAPER.figure("megha-plus", "Not of the paper: megha-plus against megha and Sparrow", find),
-    PAPER.figure("megha-amalgam", "Not of the paper: the default preset on Megha's jobs, with one master", find),
+    PAPER.figure("megha-amalgam", "Not of the paper: the default preset on Megha's jobs, in a federation", find),
 ];
 
 fn find(figure: &str, scenario: &ScenarioText, extent: &Extent) -> Result<Findings> {

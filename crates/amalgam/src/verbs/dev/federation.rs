@@ -93,11 +93,12 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
 fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     let mut config = plan.config.clone();
     check_interface(&config)?;
-    if !config.preset.is_federated() {
+    let Some(preset) = config.preset.in_federation() else {
         let what = format!("preset `{}` is not for federations", config.preset.name());
-        let such: Vec<&str> = Preset::all().filter(|preset| preset.is_federated()).map(Preset::name).collect();
-        return Err(Failure::usage(what, format!("choose one of {}, or leave out --clusters", such.join(", "))));
-    }
+        let such = Preset::FEDERATED.map(Preset::name).join(", ");
+        return Err(Failure::usage(what, format!("choose one of {such}, or leave out --clusters")));
+    };
+    config.preset = preset;
     // The configuration's own check does not know the number of global masters.
     let checked = config.queues.check_federated(size.globals);
     checked.map_err(|error| Failure::usage(error.problem, error.remedy))?;

@@ -5,7 +5,7 @@
 use super::{Booking, BookingChange, ClaimError, Ledger, NONE};
 use crate::vocabulary::gpus::{SharedGpus, part_of_gpu};
 use crate::vocabulary::resources::GPU;
-use crate::vocabulary::{GrantId, Resources, SharedGpu, Totals};
+use crate::vocabulary::{GrantId, NodeId, Resources, SharedGpu, Totals};
 
 /// How room is made for a booking.
 struct Making {
@@ -89,8 +89,10 @@ impl Ledger {
     }
 
     fn victims_for(&self, booking: &Booking, may_be_preempted: impl Fn(&Booking) -> bool) -> Option<Making> {
-        let capacity = &self.nodes[self.index(booking.node)].capacity;
+        let node = &self.nodes[self.index(booking.node)];
+        let capacity = &node.capacity;
         let mut held = Held::default();
+        held.sum.add(&node.elsewhere);
         let mut candidates = Vec::new();
         for (slot, other) in self.slots_of(booking.node) {
             let Some(other_booking) = other.booking else { continue };
@@ -123,6 +125,21 @@ impl Ledger {
         let shared_gpu = part_of_gpu(&booking.resources).map(|part| held.shared.choose(part));
         let victims = victims.into_iter().map(|(slot, victim, _)| (slot, victim)).collect();
         Some(Making { victims, shared_gpu })
+    }
+
+    /// The booking is not being preempted after all.
+    pub fn spare(&mut self, grant: GrantId) {
+        let Some((at, booking)) = self.find_booking(grant) else { return };
+        if std::mem::replace(&mut self.bookings.at_mut(at).preempted_for, NONE) != NONE {
+            let index = self.index(booking.node);
+            self.nodes[index].being_preempted -= 1;
+            self.note_booking(booking, BookingChange::Stays);
+        }
+    }
+
+    /// The same for all bookings on a node.
+    pub fn spare_all(&mut self, node: NodeId) {
+        self.let_stay(self.index(node), |_| true);
     }
 
     /// Of the bookings that are being preempted on a node, those stay for which `is_meant` selects the successor's
@@ -162,7 +179,7 @@ impl Ledger {
 mod tests {
     use super::super::{BookingChange, NodeState};
     use super::*;
-    use crate::vocabulary::{Attributes, Epoch, GrantId, JobId, NodeId};
+    use crate::vocabulary::{Attributes, Epoch, JobId};
 
     const NODE: NodeId = NodeId(0);
 
@@ -242,6 +259,34 @@ mod tests {
             ledger.free(booking(freed, 2).grant).unwrap();
             assert_eq!(ledger.node_free(NODE), cores(free), "after {freed} is freed");
             ledger.check_invariants();
+        }
+    }
+
+    #[test]
+    fn what_others_hold_is_not_there_for_a_successor() {
+        let mut ledger = node_with(4, &[2]);
+        ledger.believe(NODE, &cores(0), |_| true);
+        assert_eq!(ledger.claim_instead(booking(2, 3), |_| true), Err(ClaimError::NoRoom));
+        assert_eq!(numbers(&ledger.claim_instead(booking(2, 2), |_| true).unwrap()), [1]);
+    }
+
+    #[test]
+    fn a_booking_that_is_spared_stays_and_may_be_preempted_again() {
+        for all in [false, true] {
+            let mut ledger = node_with(4, &[2, 2]);
+            ledger.claim_instead(booking(3, 2), |_| true).unwrap();
+            ledger.forget_news();
+            if all {
+                ledger.spare_all(NODE)
+            } else {
+                ledger.spare(booking(2, 2).grant)
+            }
+            let stays: Vec<BookingChange> = ledger.news().unwrap().bookings.iter().map(|(_, change)| *change).collect();
+            assert_eq!((stays.as_slice(), ledger.staying_on(NODE).count()), (&[BookingChange::Stays][..], 3));
+            ledger.spare(booking(1, 2).grant);
+            ledger.check_invariants();
+            ledger.free(booking(3, 2).grant).unwrap();
+            assert_eq!(numbers(&ledger.claim_instead(booking(4, 2), |_| true).unwrap()), [2]);
         }
     }
 

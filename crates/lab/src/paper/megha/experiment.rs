@@ -166,11 +166,12 @@ impl<'a> World<'a> {
         let costs = of_case.map_or_else(|| Ok(Costs::default()), CostCase::costs);
         let wrong =
             |what: String| Failure::usage(what, "start with the frozen scenario: `amalgam-lab paper scenario megha-3`");
+        let preset = Preset::parse(&case.scheduler).map_err(wrong)?;
         Ok(World {
             scenario,
             figure,
             case,
-            preset: Preset::parse(&case.scheduler).map_err(wrong)?,
+            preset: preset.in_federation().unwrap_or(preset),
             costs: costs.map_err(wrong)?,
             workload: match extent.amount {
                 Amount::Smoke => scenario.setup.stand_in(),

@@ -317,7 +317,14 @@ impl RunArgs {
             || vec![None],
             |Presets(presets)| presets.iter().copied().map(Some).collect::<Vec<Option<Preset>>>(),
         );
-        presets.into_iter().map(|preset| configured(self.config.as_deref(), preset)).collect()
+        let is_federated = self.cluster.clusters.is_some() || self.cluster.globals.is_some();
+        let configured = |preset| {
+            let mut config = configured(self.config.as_deref(), preset)?;
+            // Presets of single clusters are run beside those of federations.
+            config.preset = config.preset.in_federation().filter(|_| is_federated).unwrap_or(config.preset);
+            Ok(config)
+        };
+        presets.into_iter().map(configured).collect()
     }
 
     pub fn scenario(&self) -> Option<&Path> {
