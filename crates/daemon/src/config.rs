@@ -531,8 +531,11 @@ mod tests {
         let wanted = replaced(Preset::AMALGAM, &|settings| {
             settings.by = Booker::Master { placement, reserve_after, backfill: true, reclaim };
         });
-        assert_eq!(preset("[policies]\nlost_work = 0.1"), Ok(wanted));
-        assert!(preset("[policies]\nlost_work = 1.5").is_err_and(|error| error.contains("lost_work is 1.5")));
+        assert_eq!(preset("[policies]\nlost_work = 0.1").as_ref(), Ok(&wanted));
+        assert!(preset("[policies]\nlost_work = 0.6").is_err_and(|error| error.contains("write a part from 0 to 0.5")));
+        let federated = parse("[policies]\nlost_work = 0.1\n[federation]\nmasters = ['127.0.0.1:1']").unwrap().preset;
+        assert_eq!(Some(federated), wanted.in_federation());
+        assert_ne!(federated, Preset::AMALGAM_IN_FEDERATIONS);
     }
 
     #[test]

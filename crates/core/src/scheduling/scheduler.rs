@@ -315,6 +315,9 @@ impl Scheduler {
         let entry = self.queue.job(job);
         if entry.ended && entry.bookings == 0 {
             self.queue.remove_job(job);
+            if let Some(holdings) = &mut self.holdings {
+                holdings.on_gone(job);
+            }
             self.inter_job.on_change(&DemandChange::JobRemoved { job });
         }
     }

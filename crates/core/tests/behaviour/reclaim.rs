@@ -246,6 +246,33 @@ fn a_job_of_unknown_length_is_as_long_as_its_tasks_show() {
     }
 }
 
+/// So two jobs do not take the room from each other for ever, even if each of them is before the other while that one runs.
+#[test]
+fn what_a_job_has_lost_counts_when_it_is_preempted_again_until_one_of_its_tasks_ends() {
+    let mut world = World::new(Preset::AMALGAM);
+    world.verbose = true;
+    world.start_server();
+    world.add_node(Resources::new(1_000, 0), &[]);
+    world.settle();
+    let first = StageSpec { expected: Some(Duration::from_secs(200)), ..stage("first", 1, "200s", 1_000) };
+    let then =
+        StageSpec { expected: Some(Duration::from_secs(3_600)), after: vec![0], ..stage("then", 1, "1h", 1_000) };
+    world.submit(job(vec![first, then]));
+    let mut took = || {
+        world.run_for(Duration::from_secs(40));
+        let (short, at) = (world.submit(tasks("", 1, "1s", 1)), world.now);
+        while world.outcome(short).is_none() {
+            world.run_for(Duration::from_millis(100));
+        }
+        world.end_of(short).since(at).as_millis() / 1_000
+    };
+    // The attempt has run for 40 s, so the task waits for as long. The next one also waits for the 80 s that were lost.
+    assert_eq!([took(), took()], [41, 121]);
+    // Another 40 s and 160 s: the third one would wait for longer than the attempt takes.
+    assert_eq!(took(), 161, "the attempt has ended after 200 s");
+    assert_eq!(took(), 41, "nothing has been lost since");
+}
+
 /// 160 nodes of one core, which one of two queues uses.
 fn many_nodes_in_use() -> World {
     let mut world = World::new(Preset::AMALGAM);

@@ -4,7 +4,7 @@ use super::opportunistic::OpportunisticKeys;
 use super::queueing::QueueingKeys;
 use super::{Mistake, duration, mistake, named, value};
 use amalgam_core::preset::{Booked, Booker, DemandOrder, InterJob, Placement, Plans, Preset, Yielding};
-use amalgam_core::scheduling::Delays;
+use amalgam_core::scheduling::{Delays, Reclaim};
 use amalgam_core::vocabulary::Duration;
 use amalgam_workload::{At, Position};
 use serde::{Deserialize, Deserializer};
@@ -81,8 +81,9 @@ impl Policies {
             Booker::Master { reclaim, .. } | Booker::GlobalMasters { reclaim, .. } => reclaim.as_mut(),
         });
         let Some(reclaim) = reclaim else { return Err(foreign) };
-        if !(0.0..=1.0).contains(&value) {
-            return Err(mistake(at, format!("lost_work is {value}"), "write a part from 0 to 1"));
+        if !(0.0..=Reclaim::MOST_LOST).contains(&value) {
+            let remedy = format!("write a part from 0 to {}", Reclaim::MOST_LOST);
+            return Err(mistake(at, format!("lost_work is {value}"), remedy));
         }
         reclaim.lost = (value * 1e6).round() as u32;
         Ok(())

@@ -212,7 +212,7 @@ fn entitling(preset: Preset, chance: &mut Chance) -> Preset {
     let mut entitling = Preset::AMALGAM.with_seed(preset.seed);
     entitling.set_intra_job(one_of(chance, &[IntraJob::BreadthFirst, IntraJob::CriticalPath, IntraJob::Tetris]));
     let settings = entitling.booked_mut().expect("the master books");
-    let reclaim = Some(Reclaim { lost: one_of(chance, &[0, 20_000, 1_000_000]) });
+    let reclaim = Some(Reclaim { lost: one_of(chance, &[0, 20_000, 500_000]) });
     let reserve_after = Duration::from_secs(one_of(chance, &[5, 30]));
     let placement = one_of(chance, &[Placement::NextFit, Placement::BestFit]);
     settings.by = Booker::Master { placement, reserve_after, backfill: true, reclaim };

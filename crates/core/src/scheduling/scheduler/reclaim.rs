@@ -28,6 +28,11 @@ pub struct Reclaim {
     pub lost: u32,
 }
 
+impl Reclaim {
+    /// The largest part that may be lost. Room that is being left counts twice in the work done, so with the whole all work could be lost.
+    pub const MOST_LOST: f64 = 0.5;
+}
+
 /// Confirms a proposal in place of bookings that the function selects, and passes on the grant. Returns what is preempted.
 pub type ConfirmInstead<'a> =
     dyn FnMut(&mut Ledger, &Granting, &dyn Fn(&Booking) -> bool) -> Result<(GrantId, Vec<Booking>), ClaimError> + 'a;
@@ -37,6 +42,8 @@ pub(super) struct Holdings {
     rules: Reclaim,
     /// By job slot: when each booking was made.
     since: Vec<BTreeMap<GrantId, Instant>>,
+    /// By job slot: what it has lost by preemptions since one of its attempts ended by itself, in the unit of the credit.
+    lost: Vec<u64>,
     /// Bookings that were preempted, as far as they may still be there.
     leaving: Vec<GrantId>,
     /// Work that may still be lost, in microseconds of a millionth of the cluster.
@@ -70,6 +77,7 @@ impl Holdings {
         Holdings {
             rules,
             since: Vec::new(),
+            lost: Vec::new(),
             leaving: Vec::new(),
             credit: 0,
             counted_at: None,
@@ -101,6 +109,39 @@ impl Holdings {
         if let Some(held) = self.since.get_mut(job as usize) {
             held.remove(&grant);
         }
+        if let Some(lost) = self.lost.get_mut(job as usize).filter(|lost| **lost > 0)
+            && !self.leaving.contains(&grant)
+        {
+            *lost = 0;
+        }
+    }
+
+    /// Another job may get the slot.
+    pub(super) fn on_gone(&mut self, job: JobSlot) {
+        if let Some(lost) = self.lost.get_mut(job as usize) {
+            *lost = 0;
+        }
+    }
+
+    /// What it costs of the credit if this much work is lost: work that is lost earns no credit.
+    fn cost_of(&self, lost: u64) -> u64 {
+        let earned = u128::from(lost) * u128::from(self.rules.lost) / 1_000_000;
+        lost.saturating_add(u64::try_from(earned).unwrap_or(u64::MAX))
+    }
+
+    fn on_lost(&mut self, job: JobSlot, lost: u64) {
+        let job = job as usize;
+        if self.lost.len() <= job {
+            self.lost.resize(job + 1, 0);
+        }
+        self.lost[job] = self.lost[job].saturating_add(lost);
+    }
+
+    /// What the job has lost since one of its attempts ended by itself, for each one that it holds room for.
+    fn lost_before(&self, job: JobSlot) -> u64 {
+        let job = job as usize;
+        let held = self.since.get(job).map_or(0, BTreeMap::len) as u64;
+        self.lost.get(job).copied().unwrap_or(0) / held.max(1)
     }
 
     /// Adds the credit of the work that was done since the last call; from now on this share of the cluster is in use, in
@@ -125,8 +166,11 @@ struct Review {
 struct Place {
     node: NodeId,
     victims: Vec<Booking>,
-    /// In the unit of the credit.
+    /// What they have done, in the unit of the credit.
     lost: u64,
+    /// What their jobs have lost before, which counts for tasks that wait. So two jobs that are each before the other while that one runs
+    /// do not take the room from each other for ever: an attempt runs for longer each time.
+    lost_before: u64,
 }
 
 impl Scheduler {
@@ -313,12 +357,12 @@ impl Scheduler {
     fn may_be_lost(&self, ask: AskSlot, place: &Place, review: &Review, holdings: &Holdings, ledger: &Ledger) -> bool {
         let request = self.queue.ask(ask);
         // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
-        let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.has(place.node));
-        let most = || {
-            let by_waiting = self.most_by_waiting(request, review.now, ledger);
-            by_waiting.max(self.most_of_credit(request, &place.victims, review, holdings))
-        };
-        let is_little = !is_kept && place.lost < u64::MAX && place.lost <= most();
+        let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.ask != ask && kept.has(place.node));
+        let has_waited =
+            || place.lost.saturating_add(place.lost_before) <= self.most_by_waiting(request, review.now, ledger);
+        let has_credit =
+            || holdings.cost_of(place.lost) <= self.most_of_credit(request, &place.victims, review, holdings);
+        let is_little = !is_kept && place.lost < u64::MAX && (has_waited() || has_credit());
         is_little || self.is_owner(request, &place.victims)
     }
 
@@ -406,7 +450,9 @@ impl Scheduler {
         let victims = ledger.preempted_for(&wanted, |booking| allowed.contains(&booking.grant))?;
         let lost = victims.iter().map(|victim| self.lost_by(victim, review.now, holdings, ledger));
         let lost = lost.fold(0, u64::saturating_add);
-        Some(Place { node, victims, lost })
+        let jobs = victims.iter().filter_map(|victim| self.queue.job_slot(victim.job));
+        let lost_before = jobs.map(|job| holdings.lost_before(job)).fold(0, u64::saturating_add);
+        Some(Place { node, victims, lost, lost_before })
     }
 
     /// How long the attempt of the booking has run, as far as this incarnation of the master knows.
@@ -430,7 +476,7 @@ impl Scheduler {
         ledger: &mut Ledger,
         confirm: &mut ConfirmInstead<'_>,
     ) -> bool {
-        let Place { node, ref victims, lost } = *place;
+        let Place { node, ref victims, lost, .. } = *place;
         let job = self.queue.ask(ask).job;
         let shape = self.queue.ask(ask).shape;
         let mut preempted = Vec::new();
@@ -443,10 +489,13 @@ impl Scheduler {
         let choice = NextAsk { ask, passed_over: 0, parked: true };
         let Ok(grant) = self.grant(review.now, choice, node, Rule::Reclaimed, ledger, confirm) else { return false };
         holdings.on_held(review.now, job, grant);
-        holdings.credit = holdings.credit.saturating_sub(lost);
+        holdings.credit = holdings.credit.saturating_sub(holdings.cost_of(lost));
         review.standings.entry(job).and_modify(|standing| standing.used.add(&shape));
         holdings.leaving.extend(preempted.iter().map(|victim| victim.grant));
         for victim in &preempted {
+            if let Some(job) = self.queue.job_slot(victim.job) {
+                holdings.on_lost(job, self.lost_by(victim, review.now, holdings, ledger));
+            }
             if let Some(left) = self.queue.job_slot(victim.job).and_then(|job| review.excess.get_mut(&job)) {
                 debug_assert!(
                     left.holds(&victim.resources) > 0,
