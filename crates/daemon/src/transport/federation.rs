@@ -7,6 +7,7 @@ use crate::auth::Tokens;
 use crate::files::MOST_SERVED;
 use crate::shell::{Handle, Input, PeerId};
 use amalgam_core::hosting::Envelope;
+use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{Address, Message, ToGlobalMaster};
 use amalgam_core::vocabulary::{ClusterId, Federation, GlobalId, Kinds};
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,21 @@ pub struct GlobalIntroduction {
     pub queues: Vec<(String, u32, Option<u8>)>,
 }
 
+/// The default preset of federations before [`AMALGAM_SINCE`].
+const FORMER_DEFAULT: &str = "megha";
+/// The version of the wire from which on federations may have the preset `amalgam`.
+const AMALGAM_SINCE: u32 = 33;
+
 impl GlobalIntroduction {
+    /// As a peer that speaks this version of the wire knows it. Where that has no preset `amalgam`, masters act in the same way under its
+    /// default, so a federation without a preset in its configurations can be upgraded one process after the other.
+    #[must_use]
+    pub(super) fn for_version(self, version: u32) -> GlobalIntroduction {
+        let is_later = version < AMALGAM_SINCE && self.preset == Preset::AMALGAM_IN_FEDERATIONS.name();
+        let preset = if is_later { FORMER_DEFAULT.to_owned() } else { self.preset };
+        GlobalIntroduction { preset, ..self }
+    }
+
     /// Compares the global master's configuration with this cluster's `own`.
     ///
     /// # Errors
@@ -254,6 +269,16 @@ mod tests {
             let refused = other.check(&own).unwrap_err();
             assert!(refused.contains(text), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_peer_of_an_older_version_is_compared_with_the_default_of_that_version() {
+        let newer = GlobalIntroduction { preset: "amalgam".to_owned(), ..introduction() };
+        assert_eq!(introduction().check(&newer.clone().for_version(32)), Ok(()));
+        assert!(introduction().check(&newer.clone().for_version(33)).is_err_and(|why| why.contains("preset amalgam")));
+        let other = GlobalIntroduction { preset: "megha-plus".to_owned(), ..introduction() };
+        assert!(other.check(&newer.for_version(32)).is_err());
+        assert_eq!(other.clone().for_version(32), other);
     }
 
     #[test]

@@ -128,6 +128,10 @@ async fn shake_hands(address: &str, secrets: &Secrets, introduction: Introductio
         let why = "its program is older, and has no join strings; use a token of `amalgam token add --agent NAME`";
         return Err(JoinError::lasting(address, why.to_owned()));
     }
+    let introduction = match introduction {
+        Introduction::Global(own) => Introduction::Global(Box::new(own.for_version(version))),
+        other => other,
+    };
     let nonce = link.nonce()?;
     let proof = auth::prove(&token, JOINING, &link.bound(&challenge.nonce));
     let program = Some(PROGRAM.to_owned());

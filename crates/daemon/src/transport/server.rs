@@ -272,7 +272,7 @@ impl Gate {
                 Ok((PeerId::JobHost(host), format!("job host {}", host.0), terms))
             }
             (Side::Server { federated: Some(own), .. }, Introduction::Global(introduction)) => {
-                introduction.check(own).map_err(Refusal::for_good)?;
+                introduction.check(&own.as_ref().clone().for_version(version)).map_err(Refusal::for_good)?;
                 let global = introduction.global;
                 Ok((PeerId::Global(global), global.to_string(), Terms::Global))
             }
