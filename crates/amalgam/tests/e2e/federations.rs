@@ -173,7 +173,10 @@ fn a_queue_below_its_share_gets_it_soon_and_other_tasks_run_later() {
     let ended: Vec<_> = scene.story(&anybodys).into_iter().filter(|line| line.kind == "ended").collect();
     assert!(ended.len() == 2 && ended.iter().all(|line| line.text.contains("preempted")), "{ended:#?}");
     let launched: Vec<_> = scene.story(&owners).into_iter().filter(|line| line.kind == "launched").collect();
-    assert!(launched.iter().all(|line| line.text.contains("its queue's share")), "{launched:#?}");
+    // The same global master has both jobs, so either of its rules may apply.
+    let for_shares =
+        |text: &str| text.contains("its queue's share") || text.contains("less than the job is entitled to");
+    assert!(launched.iter().all(|line| for_shares(&line.text)), "{launched:#?}");
     scene.write("go", "");
     all_ran_once(scene, &owners, "owners", 4);
     all_ran_once(scene, &anybodys, "anybodys", 4);

@@ -206,7 +206,7 @@ fn global(global: u8, cluster: u8) -> Introduction {
         federation: Federation::new(2, 2, 64).unwrap(),
         global: GlobalId(global),
         cluster: ClusterId(cluster),
-        preset: "megha".to_owned(),
+        preset: "amalgam".to_owned(),
         kinds: Kinds::new(),
         queues: Vec::new(),
     }))
@@ -400,7 +400,7 @@ impl Joined {
     fn start_bare_global(&self, global: usize, arguments: &[&str], strings: &[String]) {
         let daemon = self.started(2 + global, self.bare_global(global, arguments, strings));
         let ready =
-            format!("ready: https://{}, global master {global} of 2 clusters, preset megha", self.at[2 + global]);
+            format!("ready: https://{}, global master {global} of 2 clusters, preset amalgam", self.at[2 + global]);
         assert!(daemon.ready.starts_with(&ready), "{}", daemon.ready);
         *self.globals[global].borrow_mut() = Some(daemon);
     }

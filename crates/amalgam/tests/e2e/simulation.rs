@@ -200,6 +200,22 @@ fn a_federation_places_everything_on_stale_views_and_refusals_are_counted() {
 }
 
 #[test]
+fn the_default_preset_is_also_that_of_federations() {
+    let scene = Scene::new();
+    let jobs = ["-w", "jobs=40", "-w", "run-time=lognormal:20s:1.2", "-w", "arrival=poisson:4s"];
+    let run = |more: &[&str]| result(&scene, &small(&[&jobs, more].concat()));
+    let central = run(&[]);
+    let federation = run(&["--clusters", "2", "--globals", "3"]);
+    for run in [&central, &federation] {
+        assert_eq!((run["preset"].as_str(), run["unfinished_jobs"].as_u64()), (Some("amalgam"), Some(0)));
+    }
+    let count = |counter: &str| federation["counters"][counter].as_u64().unwrap();
+    assert!(count("repartitioned") > 0 && count("preempted") > 0, "{}", federation["counters"]);
+    let tasks = central["tasks"].as_u64().unwrap();
+    assert_eq!(count("launched"), tasks + count("refused") + count("preempted"), "{}", federation["counters"]);
+}
+
+#[test]
 fn a_federation_that_cannot_be_is_refused() {
     let scene = Scene::new();
     let refused = |more: &[&str]| {
@@ -208,7 +224,7 @@ fn a_federation_that_cannot_be_is_refused() {
         outcome.err
     };
     let clusters = refused(&["--preset", "drf", "--clusters", "2"]);
-    assert!(clusters.contains("choose one with --preset: megha or megha-plus"), "{clusters}");
+    assert!(clusters.contains("choose one with --preset: amalgam, megha, megha-plus"), "{clusters}");
     let empty = refused(&["--preset", "megha", "--nodes", "5", "--clusters", "4"]);
     assert!(empty.contains("give fewer clusters"), "{empty}");
 }

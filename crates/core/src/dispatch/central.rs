@@ -57,6 +57,26 @@ impl Dispatcher {
         nodes
     }
 
+    /// Frees the grants, and assigns their room.
+    pub(super) fn take_back(
+        &mut self,
+        now: Instant,
+        from: Address,
+        grants: &[GrantId],
+        claims: &mut dyn Confirmation,
+        out: &mut Outbox,
+    ) {
+        let nodes = self.free(now, from, grants, out);
+        self.decide(now, &nodes, claims, out);
+    }
+
+    /// Attempts with these grants have ended.
+    pub fn note_ended(&mut self, grants: &[GrantId]) {
+        for booking in grants.iter().filter_map(|grant| self.rooms.booking(*grant)) {
+            self.scheduler.on_ended(&booking);
+        }
+    }
+
     /// Sends job managers what their jobs are entitled to and may hold now, if that has changed and applies to them.
     pub fn report_shares(&mut self, out: &mut Outbox) {
         for (job, share) in self.scheduler.new_shares() {

@@ -236,10 +236,11 @@ impl Dispatcher {
             (Address::Client(client), _) => {
                 refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
             }
-            (_, ToMaster::Freed { grants } | ToMaster::Return { grants }) => {
-                let nodes = self.free(now, from, &grants, out);
-                self.decide(now, &nodes, claims, out);
+            (_, ToMaster::Freed { grants }) => {
+                self.note_ended(&grants);
+                self.take_back(now, from, &grants, claims, out);
             }
+            (_, ToMaster::Return { grants }) => self.take_back(now, from, &grants, claims, out),
             (Address::JobManager(sender), ToMaster::AllowanceRequest { job, request }) if sender == job => {
                 self.scheduler.on_allowance_request(job, request);
             }

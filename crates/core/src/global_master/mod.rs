@@ -249,6 +249,7 @@ impl GlobalMaster {
         }
         self.dispatch.free(now, from, &refused, out);
         spared.iter().for_each(|grant| self.dispatch.rooms.spare(*grant));
+        self.dispatch.note_ended(&freed);
         let left = self.to_be_left(&freed);
         self.dispatch.free(now, from, &freed, out);
         self.leave_room(&left);
@@ -405,6 +406,8 @@ impl Role for GlobalMaster {
     type Description = GlobalDescription;
 
     fn handle(&mut self, now: Instant, event: Event<ToGlobalMaster>, out: &mut Outbox) {
+        let knows_all = self.knows_all();
+        self.dispatch.scheduler.review_only_if(knows_all);
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::ClusterMaster(cluster), .. } => self.on_connected(cluster, out),
@@ -421,6 +424,8 @@ impl Role for GlobalMaster {
             }
         }
         self.preempt_others(now, out);
+        let knows_all = self.knows_all();
+        self.dispatch.scheduler.review_only_if(knows_all);
         self.dispatch.started.clear();
         self.dispatch.report_shares(out);
         self.check_invariants();

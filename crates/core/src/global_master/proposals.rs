@@ -67,9 +67,8 @@ impl Confirmation for Proposals {
         let grant = GrantId { epoch: self.epoch, number: self.next, slot: rooms.next_slot() };
         let booking = Booking { grant, job: ask.job, node, resources };
         let victims = rooms.claim_instead(booking, may_be_preempted)?;
-        if !victims.is_empty() {
-            self.instead_of.push((grant, node, victims.clone()));
-        }
+        // Also without any: it may get the room that earlier ones leave.
+        self.instead_of.push((grant, node, victims.clone()));
         self.note(booking, proposal);
         Ok((grant, victims))
     }

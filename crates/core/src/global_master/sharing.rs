@@ -181,7 +181,7 @@ impl GlobalMaster {
     }
 
     /// Whether every cluster has reported its usage: only then it is known that an own queue is below its share.
-    fn knows_all(&self) -> bool {
+    pub(super) fn knows_all(&self) -> bool {
         self.clusters.iter().all(|cluster| cluster.reported.is_some() && cluster.is_settled)
     }
 

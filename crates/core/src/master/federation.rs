@@ -58,7 +58,8 @@ struct Global {
     freed: Vec<GrantId>,
     refused: Vec<GrantId>,
     spared: Vec<GrantId>,
-    /// By the number of a proposal that is to come: its own grants that are preempted for that if there is no room.
+    /// By the number of a proposal that is to come: its own grants that are preempted for that if there is no room. Those of proposals
+    /// that never come stay until a later one does.
     instead_of: BTreeMap<u64, Vec<GrantId>>,
 }
 
@@ -332,6 +333,7 @@ impl Master {
     pub(super) fn forget_global(&mut self, global: GlobalId) {
         if let Some(entry) = self.federated.as_mut().and_then(|federated| federated.global(global)) {
             entry.introduction = None;
+            entry.instead_of.clear();
         }
     }
 

@@ -58,7 +58,7 @@ pub struct ClusterUpdate {
     pub usage: Vec<(QueueId, Totals)>,
     /// Whether it is known for each node what runs there, or the node was given up.
     pub is_settled: bool,
-    /// Grants that proposals were to be in place of and that stay: there was room without that.
+    /// Grants named in `MakeRoom` that are not preempted, since there was room.
     #[serde(default)]
     pub spared: Vec<GrantId>,
 }

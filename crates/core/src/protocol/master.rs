@@ -86,7 +86,7 @@ pub enum ToMaster {
         #[serde(default)]
         kept_tasks: Option<u64>,
     },
-    /// A global master is about to have a launch with this grant of its own proposed: if there is no room for it, these are preempted.
+    /// From a global master, before the launch with this grant: if there is no room for that, these grants of its own are preempted.
     MakeRoom { grant: GrantId, instead_of: Vec<GrantId> },
 }
 

@@ -275,7 +275,10 @@ impl Ledger {
     /// What others hold on a node that reports `free`.
     fn elsewhere(&self, node: NodeId, free: &Resources, is_counted: impl Fn(&GrantId) -> bool) -> Resources {
         let mut own = Resources::ZERO;
-        for booking in self.bookings_on(node).filter(|booking| is_counted(&booking.grant)) {
+        let counted = |slot: &Slot| slot.booking.filter(|booking| is_counted(&booking.grant));
+        // Beyond the capacity nothing is free: what is being preempted counts through its successor.
+        let is_leaving = |slot: &Slot| self.bookings.get(slot.preempted_for).is_some_and(|by| counted(by).is_some());
+        for booking in self.slots_of(node).filter(|(_, slot)| !is_leaving(slot)).filter_map(|(_, slot)| counted(slot)) {
             own = own.saturating_add(&booking.resources);
         }
         self.node_capacity(node).saturating_sub(free).saturating_sub(&own)

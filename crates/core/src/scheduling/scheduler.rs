@@ -340,6 +340,13 @@ impl Scheduler {
         }
     }
 
+    /// An attempt with the booking has ended, which is freed next.
+    pub fn on_ended(&mut self, booking: &Booking) {
+        if let (Some(job), Some(holdings)) = (self.queue.job_slot(booking.job), &mut self.holdings) {
+            holdings.on_ended(job, booking.grant);
+        }
+    }
+
     pub fn on_freed(&mut self, now: Instant, booking: &Booking) {
         let resources = booking.resources;
         if let Some(job) = self.queue.job_slot(booking.job) {

@@ -271,7 +271,7 @@ mod tests {
             (format!("{TWO}kinds = ['Big Thing']"), "server.toml:3:9: `Big Thing` is not a valid resource name"),
             (
                 format!("preset = 'drf'\n{TWO}"),
-                "the preset drf does not support federations\n  help: choose one of megha",
+                "the preset drf does not support federations\n  help: choose one of amalgam, megha",
             ),
             (
                 format!("{TWO}globals = 2\n[[queue]]\nname = 'a'\nglobal = 2"),

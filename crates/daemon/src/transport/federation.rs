@@ -34,8 +34,9 @@ const FORMER_DEFAULT: &str = "megha";
 const AMALGAM_SINCE: u32 = 33;
 
 impl GlobalIntroduction {
-    /// As a peer that speaks this version of the wire knows it. Where that has no preset `amalgam`, masters act in the same way under its
-    /// default, so a federation without a preset in its configurations can be upgraded one process after the other.
+    /// As a peer that speaks this version of the wire knows it. Where that has no preset `amalgam`, its default is compared, so a federation
+    /// without a preset in its configurations can be upgraded one process after the other. Masters verify launches under both; an older one reports
+    /// changes with heartbeats, and refuses what needs a preemption.
     #[must_use]
     pub(super) fn for_version(self, version: u32) -> GlobalIntroduction {
         let is_later = version < AMALGAM_SINCE && self.preset == Preset::AMALGAM_IN_FEDERATIONS.name();

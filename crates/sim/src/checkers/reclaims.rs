@@ -92,13 +92,20 @@ mod tests {
     /// Two clusters of two nodes with four cores and two global masters. The first one has a job that holds all cores, and at 100 s
     /// this one or the other gets a job with two tasks of 10 s.
     fn world(preset: Preset, of_short: u8) -> Simulation {
-        let queue = |name, global| QueueSpec { global: Some(global), ..QueueSpec::named(name) };
-        let queues = QueueTree::new(vec![queue("root.long", 0), queue("root.short", of_short)]).unwrap();
+        world_of(preset, (of_short, 2), 0, 1)
+    }
+
+    /// The same with so many tasks of the second job, this guarantee of its queue in millionths, and tasks of the first job that need so
+    /// many cores.
+    fn world_of(preset: Preset, (of_short, count): (u8, u32), guaranteed: u32, cores: u32) -> Simulation {
+        let queue = |name, global, guaranteed| QueueSpec { global: Some(global), guaranteed, ..QueueSpec::named(name) };
+        let queues = QueueTree::new(vec![queue("root.long", 0, 0), queue("root.short", of_short, guaranteed)]).unwrap();
         let settings = Settings { preset, federation: Some((2, 2)), queues, ..Settings::default() };
-        let jobs = vec![
-            job("root.long", 64, Duration::from_secs(1), LONG),
-            job("root.short", 2, Duration::from_secs(100), Duration::from_secs(10)),
+        let mut jobs = vec![
+            job("root.long", 64 / cores, Duration::from_secs(1), LONG),
+            job("root.short", count, Duration::from_secs(100), Duration::from_secs(10)),
         ];
+        Arc::make_mut(&mut jobs[0].spec).stages[0].resources.basic = Resources::new(cores * 1_000, 0);
         let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
         let resources = ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() };
         let node = |number| Node {
@@ -143,5 +150,14 @@ mod tests {
                 assert_eq!((preempted, ended), (1, Some(219)));
             }
         }
+    }
+
+    #[test]
+    fn several_tasks_get_the_room_of_one_attempt_and_none_is_refused() {
+        let mut world = world_of(Preset::AMALGAM_IN_FEDERATIONS, (0, 8), 500_000, 4);
+        let happened = run(&mut world, 1_000 * SECOND);
+        let refused = |happening: &&Happening| matches!(happening.record(), Some(Record::LaunchRefused { .. }));
+        assert_eq!(happened.iter().filter(refused).count(), 0);
+        assert_eq!(end_of_short(&happened), (Some(110), 2));
     }
 }

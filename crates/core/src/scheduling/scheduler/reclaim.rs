@@ -59,6 +59,7 @@ pub(super) struct Holdings {
     is_stale: bool,
     /// The queue of such an ask would be within its guarantee with a task of it.
     is_owed: bool,
+    are_partly_known: bool,
     /// Nodes that were tried for the tasks which got room in the last review, as an upper bound.
     tried: u64,
 }
@@ -87,6 +88,7 @@ impl Holdings {
             jobs: 0,
             is_stale: false,
             is_owed: false,
+            are_partly_known: false,
             tried: 0,
         }
     }
@@ -109,6 +111,9 @@ impl Holdings {
         if let Some(held) = self.since.get_mut(job as usize) {
             held.remove(&grant);
         }
+    }
+
+    pub(super) fn on_ended(&mut self, job: JobSlot, grant: GrantId) {
         if let Some(lost) = self.lost.get_mut(job as usize).filter(|lost| **lost > 0)
             && !self.leaving.contains(&grant)
         {
@@ -214,12 +219,19 @@ impl Scheduler {
 
     /// When waiting tasks should be reviewed next.
     pub fn next_reclaim(&self) -> Option<Instant> {
-        self.holdings.as_ref()?.next_review
+        self.holdings.as_ref().filter(|holdings| !holdings.are_partly_known)?.next_review
+    }
+
+    /// Nothing is reviewed while it is not known what all jobs hold: a job that holds its share elsewhere would seem to lack it.
+    pub fn review_only_if(&mut self, all_is_known: bool) {
+        if let Some(holdings) = &mut self.holdings {
+            holdings.are_partly_known = !all_is_known;
+        }
     }
 
     /// Preempts work of jobs beyond their entitlements for asks that found no room, if it is time.
     pub fn reclaim(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut ConfirmInstead<'_>) {
-        let Some(mut holdings) = self.holdings.take() else { return };
+        let Some(mut holdings) = self.holdings.take_if(|holdings| !holdings.are_partly_known) else { return };
         self.reclaim_with(now, &mut holdings, ledger, confirm);
         self.holdings = Some(holdings);
     }

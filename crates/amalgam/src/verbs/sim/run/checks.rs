@@ -67,7 +67,7 @@ fn check_shares(presets: &[Preset], other: Preset) -> Result<()> {
 
 /// Clusters and global masters need a preset of federations, and no cluster may be empty.
 fn check_federation(args: &ClusterArgs, presets: &[Preset], nodes: usize) -> Result<()> {
-    let names = || Preset::FEDERATED.map(Preset::name).join(" or ");
+    let names = || Preset::FEDERATED.map(Preset::name).join(", ");
     if (args.clusters.is_some() || args.globals.is_some()) && !presets.iter().any(|preset| preset.is_federated()) {
         let what = "--clusters and --globals are for presets of federations";
         return Err(Failure::usage(what, format!("choose one with --preset: {}", names())));
