@@ -20,6 +20,7 @@ mod inter_job;
 mod intra_job;
 mod late_binding;
 mod locality;
+mod making_room;
 mod node_agent;
 mod nodes;
 mod operating;
