@@ -175,6 +175,19 @@ pub fn replace(configured: &mut Vec<String>, flags: Vec<String>) {
     }
 }
 
+/// The preset in a federation; `None` if it is for single clusters only.
+///
+/// # Errors
+/// If the configuration has policies of a single master.
+pub fn in_federation(preset: Preset) -> Result<Option<Preset>> {
+    let federated = preset.in_federation();
+    if federated.is_some() && preset.has_settings_of_one_master() {
+        let what = "`placement` and `reserve_after` of [policies] have no effect in a federation";
+        return Err(Failure::usage(what, "leave them out of the configuration"));
+    }
+    Ok(federated)
+}
+
 /// # Errors
 /// If the preset is for federations, and the configuration describes none.
 fn check_federation(config: &Config) -> Result<()> {

@@ -225,6 +225,9 @@ fn a_federation_that_cannot_be_is_refused() {
     };
     let clusters = refused(&["--preset", "drf", "--clusters", "2"]);
     assert!(clusters.contains("choose one with --preset: amalgam, megha, megha-plus"), "{clusters}");
+    scene.write("placed.toml", "[policies]\nreserve_after = '5s'\n");
+    let policies = refused(&["--config", "placed.toml", "--clusters", "2"]);
+    assert!(policies.contains("`reserve_after` of [policies] have no effect in a federation"), "{policies}");
     let empty = refused(&["--preset", "megha", "--nodes", "5", "--clusters", "4"]);
     assert!(empty.contains("give fewer clusters"), "{empty}");
 }

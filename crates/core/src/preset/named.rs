@@ -260,6 +260,19 @@ impl Preset {
         Some(of_name)
     }
 
+    /// Whether it has other settings of the master's booking than the preset of its name, besides what may be lost: global masters do
+    /// without them.
+    pub fn has_settings_of_one_master(self) -> bool {
+        let of_name = Preset::all().find(|preset| preset.name() == self.name());
+        let by = |preset: Preset| {
+            preset.booked().map(|booked| match booked.by {
+                Booker::Master { placement, reserve_after, backfill, .. } => Some((placement, reserve_after, backfill)),
+                Booker::GlobalMasters { .. } => None,
+            })
+        };
+        of_name.is_some_and(|of_name| by(of_name) != by(self))
+    }
+
     /// # Errors
     /// A sentence that lists all presets.
     pub fn parse(name: &str) -> Result<Preset, String> {

@@ -93,7 +93,7 @@ pub fn execute(plan: Plan) -> Result<ExitCode> {
 fn federated(plan: &Plan, size: Federation) -> Result<Config> {
     let mut config = plan.config.clone();
     check_interface(&config)?;
-    let Some(preset) = config.preset.in_federation() else {
+    let Some(preset) = cluster::in_federation(config.preset)? else {
         let what = format!("preset `{}` is not for federations", config.preset.name());
         let such = Preset::FEDERATED.map(Preset::name).join(", ");
         return Err(Failure::usage(what, format!("choose one of {such}, or leave out --clusters")));

@@ -1,7 +1,7 @@
 //! The arguments of a simulated run, and its settings.
 
 use super::super::parse_task;
-use crate::cluster::configured;
+use crate::cluster::{configured, in_federation};
 use crate::failure::{Failure, Result};
 use amalgam_cli::values::{parse_option, parse_preset, parse_seeds};
 use amalgam_core::dispatch::{Beside, Decide, DispatchSettings};
@@ -321,7 +321,9 @@ impl RunArgs {
         let configured = |preset| {
             let mut config = configured(self.config.as_deref(), preset)?;
             // Presets of single clusters are run beside those of federations.
-            config.preset = config.preset.in_federation().filter(|_| is_federated).unwrap_or(config.preset);
+            if is_federated {
+                config.preset = in_federation(config.preset)?.unwrap_or(config.preset);
+            }
             Ok(config)
         };
         presets.into_iter().map(configured).collect()
