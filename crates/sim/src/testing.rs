@@ -24,13 +24,22 @@ pub fn simulation_under(preset: Preset, plan: &[(u64, Fault)]) -> Simulation {
 pub fn simulation_of(settings: Settings, tasks: u32, plan: &[(u64, Fault)]) -> Simulation {
     let jobs = vec![job("", tasks, Duration::from_secs(1), Duration::from_secs(5))];
     let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
-    let resources = ResourceSpec { basic: Resources::new(2_000, 0), custom: Vec::new() };
-    let nodes = [Node { name: "host0".to_owned(), resources, attributes: Attributes::default() }];
-    let mut simulation = Simulation::new(settings, &nodes, &workload);
+    let mut simulation = Simulation::new(settings, &nodes(1, 2), &workload);
     simulation.open();
     let planned = |(micros, fault): &(u64, Fault)| Planned { at: Instant(*micros), upon: None, fault: fault.clone() };
     simulation.plan(plan.iter().map(planned).collect());
     simulation
+}
+
+/// Nodes with this number of cores each.
+pub fn nodes(count: u32, cores: u32) -> Vec<Node> {
+    let resources = ResourceSpec { basic: Resources::new(cores * 1_000, 0), custom: Vec::new() };
+    let node = |number| Node {
+        name: format!("host{number}"),
+        resources: resources.clone(),
+        attributes: Attributes::default(),
+    };
+    (0..count).map(node).collect()
 }
 
 /// A job of one stage whose tasks need one core each.

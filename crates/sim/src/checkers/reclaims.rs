@@ -78,12 +78,12 @@ impl Checker for Reclaims {
 mod tests {
     use super::*;
     use crate::settings::Settings;
-    use crate::testing::{job, run};
+    use crate::testing::{job, nodes, run};
     use amalgam_core::policy::inter_job::QueueTree;
     use amalgam_core::preset::Preset;
     use amalgam_core::protocol::JobOutcome;
-    use amalgam_core::vocabulary::{Attributes, Duration, QueueSpec, ResourceSpec, Resources};
-    use amalgam_workload::trace::{MalformedLines, Node, Workload};
+    use amalgam_core::vocabulary::{Duration, QueueSpec, Resources};
+    use amalgam_workload::trace::{MalformedLines, Workload};
 
     const SECOND: u64 = 1_000_000;
     /// Of the first job, each of whose tasks runs for an hour.
@@ -95,8 +95,8 @@ mod tests {
         world_of(preset, (of_short, 2), 0, 1)
     }
 
-    /// The same with so many tasks of the second job, this guarantee of its queue in millionths, and tasks of the first job that need so
-    /// many cores.
+    /// The same with this number of tasks of the second job, this guarantee of its queue in millionths, and tasks of the first job
+    /// that need this number of cores.
     fn world_of(preset: Preset, (of_short, count): (u8, u32), guaranteed: u32, cores: u32) -> Simulation {
         let queue = |name, global, guaranteed| QueueSpec { global: Some(global), guaranteed, ..QueueSpec::named(name) };
         let queues = QueueTree::new(vec![queue("root.long", 0, 0), queue("root.short", of_short, guaranteed)]).unwrap();
@@ -107,13 +107,7 @@ mod tests {
         ];
         Arc::make_mut(&mut jobs[0].spec).stages[0].resources.basic = Resources::new(cores * 1_000, 0);
         let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
-        let resources = ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() };
-        let node = |number| Node {
-            name: format!("host{number}"),
-            resources: resources.clone(),
-            attributes: Attributes::default(),
-        };
-        let mut world = Simulation::new(settings, &(0..4).map(node).collect::<Vec<_>>(), &workload);
+        let mut world = Simulation::new(settings, &nodes(4, 4), &workload);
         world.open();
         world.plan(Vec::new());
         world

@@ -264,11 +264,11 @@ impl Checker for Shares {
 mod tests {
     use super::*;
     use crate::settings::Settings;
-    use crate::testing::{job, run};
+    use crate::testing::{job, nodes, run};
     use amalgam_core::preset::Preset;
     use amalgam_core::role::Record;
-    use amalgam_core::vocabulary::{Attributes, QueueSpec, ResourceSpec};
-    use amalgam_workload::trace::{MalformedLines, Node, Workload};
+    use amalgam_core::vocabulary::QueueSpec;
+    use amalgam_workload::trace::{MalformedLines, Workload};
 
     /// The paper's four users with their shares of 48 cores and their global masters, and one user without a share.
     const USERS: [(&str, u32, Option<u8>); 5] = [
@@ -296,13 +296,7 @@ mod tests {
         };
         let jobs = USERS.map(of_user).to_vec();
         let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
-        let resources = ResourceSpec { basic: Resources::new(4_000, 0), custom: Vec::new() };
-        let node = |number| Node {
-            name: format!("host{number}"),
-            resources: resources.clone(),
-            attributes: Attributes::default(),
-        };
-        let mut world = Simulation::new(settings, &(0..12).map(node).collect::<Vec<_>>(), &workload);
+        let mut world = Simulation::new(settings, &nodes(12, 4), &workload);
         world.open();
         world.plan(Vec::new());
         world
