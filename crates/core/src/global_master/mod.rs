@@ -95,7 +95,7 @@ impl GlobalMaster {
         let is_own = |(queue, share): &(QueueId, u64)| *share > 0 && queues.global_of(*queue) == Some(own.0);
         let shares = queues.shares().filter(is_own).map(|(queue, _)| queue);
         let sharing = Sharing::new(shares, usize::from(federation.clusters));
-        GlobalMaster {
+        let mut global = GlobalMaster {
             federation,
             own,
             dispatch: Dispatcher::new(settings, queues, scheduler, Ledger::new().for_nodes(federation.most_nodes())),
@@ -105,7 +105,9 @@ impl GlobalMaster {
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
             lost: BTreeSet::new(),
             introductions: 0,
-        }
+        };
+        global.note_knowledge();
+        global
     }
 
     /// For this time, room that opens in the partitions of other global masters is left to them.
@@ -185,9 +187,16 @@ impl GlobalMaster {
             entry.awaited = Some(number);
             // The usage of its queues may have changed since.
             entry.is_settled = false;
+            self.note_knowledge();
             let jobs = self.dispatch.running().map(|(job, queue)| (job.id, queue)).collect();
             out.send(cluster, ToMaster::Introduce(Box::new(GlobalIntroduction { epoch, number, jobs })));
         }
+    }
+
+    /// Own work is preempted only while all clusters have reported.
+    fn note_knowledge(&mut self) {
+        let knows_all = self.knows_all();
+        self.dispatch.scheduler.review_only_if(knows_all);
     }
 
     fn close(&mut self, cluster: ClusterId) {
@@ -242,6 +251,7 @@ impl GlobalMaster {
         entry.heard = Some(now);
         entry.usage = usage.into_iter().collect();
         entry.is_settled = is_settled;
+        self.note_knowledge();
         self.sharing.on_seen(usize::from(cluster.0), seen);
         let from = Address::ClusterMaster(cluster);
         for booking in refused.iter().filter_map(|grant| self.dispatch.rooms.booking(*grant)) {
@@ -406,8 +416,6 @@ impl Role for GlobalMaster {
     type Description = GlobalDescription;
 
     fn handle(&mut self, now: Instant, event: Event<ToGlobalMaster>, out: &mut Outbox) {
-        let knows_all = self.knows_all();
-        self.dispatch.scheduler.review_only_if(knows_all);
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
             Event::Connected { peer: Address::ClusterMaster(cluster), .. } => self.on_connected(cluster, out),
@@ -424,8 +432,6 @@ impl Role for GlobalMaster {
             }
         }
         self.preempt_others(now, out);
-        let knows_all = self.knows_all();
-        self.dispatch.scheduler.review_only_if(knows_all);
         self.dispatch.started.clear();
         self.dispatch.report_shares(out);
         self.check_invariants();
