@@ -19,6 +19,7 @@ mod gangs;
 mod inter_job;
 mod intra_job;
 mod late_binding;
+mod launches;
 mod locality;
 mod making_room;
 mod node_agent;

@@ -1,6 +1,7 @@
 //! In a federation, what the master of a cluster does with launches for which their global master has named others of its own that may
 //! be preempted.
 
+use crate::launches::bare_launch;
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
@@ -11,7 +12,7 @@ use amalgam_core::protocol::{
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
     AttemptId, Attributes, ClusterId, Epoch, ExecutionType, Federation, GlobalId, GrantId, HostId, Instant, JobId, Key,
-    Mac, NodeId, QueueId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate, Token,
+    Mac, NodeId, QueueId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate,
 };
 use std::sync::Arc;
 
@@ -91,22 +92,10 @@ impl Cluster {
     fn launch(&mut self, number: u64, cores: u32) -> Answer {
         let job = JobId(number);
         let shape = TaskShape { resources: Resources::new(cores * 1_000, 0), execution: ExecutionType::Guaranteed };
-        let launch = Launch {
-            attempt: AttemptId { job, epoch: epoch_of(OWN.host()), number: 0 },
-            task: TaskId { job, stage: 0, index: 0 },
-            grant: Some(grant(number)),
-            probe: None,
-            is_of_gang: false,
-            shared_gpu: None,
-            template: Arc::new(TaskTemplate { shape: Arc::new(shape), ..TaskTemplate::default() }),
-            index: 0,
-            item: None,
-            expected: None,
-            weight: 1,
-            inputs: Arc::default(),
-            prediction: None,
-            token: Token::default(),
-        };
+        let template = Arc::new(TaskTemplate { shape: Arc::new(shape), ..TaskTemplate::default() });
+        let attempt = AttemptId { job, epoch: epoch_of(OWN.host()), number: 0 };
+        let bare = bare_launch(attempt, TaskId { job, stage: 0, index: 0 }, template);
+        let launch = Launch { grant: Some(grant(number)), ..bare };
         let proposed = ProposedLaunch { node: NODE, queue: QueueId(0), instead_of: None, launch: Box::new(launch) };
         let out = self.hear(Address::JobManager(job), ToMaster::Launch(Box::new(proposed)));
         let mut answer = Answer { preempted: None, refused: Vec::new(), spared: Vec::new() };

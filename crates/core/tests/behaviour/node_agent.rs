@@ -6,6 +6,7 @@
 //! it had less than before or did not know its custom kinds yet: it gave away room that did not exist when some
 //! attempts ended.
 
+use crate::launches::bare_launch;
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
@@ -109,22 +110,9 @@ fn template() -> Arc<TaskTemplate> {
 }
 
 fn launch(number: u32) -> Launch {
-    let mut launch = Launch {
-        attempt: AttemptId { number, ..ATTEMPT },
-        task: TaskId { job: JobId(1), stage: 0, index: number },
-        grant: Some(GrantId { epoch: EPOCH, number: 5, slot: 0 }),
-        probe: None,
-        is_of_gang: false,
-        shared_gpu: None,
-        template: template(),
-        index: 0,
-        item: None,
-        expected: None,
-        weight: 1,
-        inputs: Arc::default(),
-        prediction: None,
-        token: Token::default(),
-    };
+    let task = TaskId { job: JobId(1), stage: 0, index: number };
+    let bare = bare_launch(AttemptId { number, ..ATTEMPT }, task, template());
+    let mut launch = Launch { grant: Some(GrantId { epoch: EPOCH, number: 5, slot: 0 }), ..bare };
     launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
     launch
 }

@@ -1,6 +1,7 @@
 //! What a node does with probes: it asks for tasks in the order of the queue, keeps room until it gets an answer, and
 //! drops probes with the connection.
 
+use crate::launches::bare_launch;
 use amalgam_core::node::{NodeAgent, NodeSettings};
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
@@ -98,22 +99,11 @@ impl Node {
     }
 
     fn made(&self, epoch: Epoch, number: u32, probe: Option<u32>, cpu_millis: u32) -> Launch {
-        let mut launch = Launch {
-            attempt: AttemptId { job: JOB, epoch, number },
-            task: TaskId { job: JOB, stage: 0, index: number },
-            grant: None,
-            probe: probe.map(id),
-            is_of_gang: false,
-            shared_gpu: None,
-            template: Arc::new(TaskTemplate { shape: shape(Resources::new(cpu_millis, 0)), ..TaskTemplate::default() }),
-            index: 0,
-            item: None,
-            expected: None,
-            weight: 1,
-            inputs: Arc::default(),
-            prediction: None,
-            token: Token::default(),
-        };
+        let shape = shape(Resources::new(cpu_millis, 0));
+        let template = Arc::new(TaskTemplate { shape, ..TaskTemplate::default() });
+        let task = TaskId { job: JOB, stage: 0, index: number };
+        let bare = bare_launch(AttemptId { job: JOB, epoch, number }, task, template);
+        let mut launch = Launch { probe: probe.map(id), ..bare };
         launch.token = SEALING.token(NODE, Generation(0), &launch.allocation());
         launch
     }
