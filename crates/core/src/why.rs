@@ -66,6 +66,9 @@ pub enum Why {
     GangGathers { stage: String, in_place: u32, tasks: u32 },
     /// This many nodes are reserved for it: for a gang that has waited longest.
     NodesReserved { nodes: u32 },
+    /// Only slow nodes have room, such as this one, where tasks take this many times as long, in thousandths: it is expected to end
+    /// sooner elsewhere, later.
+    SlowNode { node: NodeId, times: u32 },
 }
 
 /// The used and the allowed amount, in the unit of the kind.
@@ -87,6 +90,11 @@ impl Why {
                 let are = if *nodes == 1 { "is" } else { "are" };
                 format!("{} {are} reserved for it until all of it can start", counted(u64::from(*nodes), "node"))
             }
+            Why::SlowNode { node, times } => format!(
+                "waits for room elsewhere, where it is expected to end sooner: on node {}, which has room, tasks take {} times as long",
+                node_name(*node),
+                Thousandths(*times)
+            ),
             Why::GangGathers { stage, in_place, tasks } => {
                 format!("{in_place} of the {tasks} tasks of stage {stage}, which start together, are in place")
             }

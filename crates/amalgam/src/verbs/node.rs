@@ -251,6 +251,13 @@ fn describe(node: &NodeDetail) -> String {
     if let Some(doubt) = &node.summary.doubt {
         let _ = writeln!(text, "\nfailing      {}", in_words(doubt));
     }
+    if let Some(times) = node.summary.slowness {
+        let _ = writeln!(
+            text,
+            "\nslow         tasks take {times:.1} times as long here as on other nodes until they succeed; they are placed here if \
+             they do not end sooner elsewhere"
+        );
+    }
     let program = match &node.summary.program {
         Some(program) => format!("amalgam {}", show::visible(program)),
         None => "not reported: the agent may be of an older version".to_owned(),

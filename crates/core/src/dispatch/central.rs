@@ -71,9 +71,10 @@ impl Dispatcher {
     }
 
     /// Attempts with these grants have ended.
-    pub fn note_ended(&mut self, grants: &[GrantId]) {
-        for booking in grants.iter().filter_map(|grant| self.rooms.booking(*grant)) {
-            self.scheduler.on_ended(&booking);
+    pub fn note_ended(&mut self, now: Instant, grants: &[GrantId]) {
+        for grant in grants {
+            let Some(booking) = self.rooms.booking(*grant) else { continue };
+            self.scheduler.on_ended(now, &booking, &mut self.rooms);
         }
     }
 
@@ -104,7 +105,8 @@ impl Dispatcher {
     /// Places asks that have waited long enough for room near their input, or for work of others beyond what those are
     /// entitled to.
     pub fn on_delays(&mut self, now: Instant, claims: &mut dyn Confirmation, out: &mut Outbox) {
-        if self.scheduler.widen(now, &mut self.rooms) {
+        let is_due = self.scheduler.next_slow_offer().is_some_and(|at| at <= now);
+        if self.scheduler.widen(now, &mut self.rooms) || is_due {
             self.decide(now, &[], claims, out);
         }
         if self.scheduler.next_reclaim().is_some_and(|at| at <= now) {
@@ -133,7 +135,7 @@ impl Dispatcher {
     /// In heartbeat mode, the room of a node is assigned when it reports.
     pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Confirmation, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
-            self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
+            self.fill(now, &[node], Some(most.map_or(u32::MAX, NonZeroU32::get)), claims, out);
             // One node alone is not enough for a gang.
             self.fill_cluster(now, true, claims, out);
             self.reclaim(now, claims, out);

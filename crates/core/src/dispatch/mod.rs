@@ -237,7 +237,7 @@ impl Dispatcher {
                 refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
             }
             (_, ToMaster::Freed { grants }) => {
-                self.note_ended(&grants);
+                self.note_ended(now, &grants);
                 self.take_back(now, from, &grants, claims, out);
             }
             (_, ToMaster::Return { grants }) => self.take_back(now, from, &grants, claims, out),

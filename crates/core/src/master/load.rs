@@ -136,6 +136,8 @@ pub struct NodeStatus {
     /// Set if attempts fail there. `is_avoided`: attempts are therefore sent to other nodes.
     pub doubt: Option<Doubt>,
     pub is_avoided: bool,
+    /// How many times as long tasks take there until they succeed, in thousandths, if the node is known to be slow.
+    pub slowness: Option<u32>,
 }
 
 /// Why a node is paused, because a launch failed there, and the time left.
@@ -534,6 +536,8 @@ impl Master {
                 Some(NodeState::Lost) | None => {}
             }
         }
+        let failing = self.dispatch.scheduler.failing_nodes();
+        self.report_success_rates(now, &failing);
         self.dispatch.scheduler.review_reservation(now, &mut self.dispatch.rooms);
         // Only this review decides about the room of reserved nodes: they must not wait until another task ends there.
         let kept: Vec<NodeId> = self.dispatch.scheduler.reserved_nodes().to_vec();
@@ -573,12 +577,14 @@ impl Master {
             return;
         }
         out.send(client, ToClient::Done);
+        if !drained {
+            self.reliability.forgive(node);
+            self.dispatch.scheduler.forget_speed(now, node, &mut self.dispatch.rooms);
+            self.report_success_rates(now, &[node]);
+        }
         let entry = self.nodes.entry(node);
         // Undraining a node states that it works again.
         let resumes = !drained && entry.end_pause();
-        if !drained {
-            self.reliability.forgive(node);
-        }
         let is_new = std::mem::replace(&mut entry.drained, drained) != drained;
         let is_up = self.dispatch.rooms.state(node) == Some(NodeState::Up);
         if is_new {
@@ -645,7 +651,8 @@ impl Master {
                 unheard_since: self.nodes.started.filter(|_| entry.last_contact.is_none()),
                 reserved: self.dispatch.scheduler.reserved_nodes().binary_search(&node).is_ok(),
                 doubt,
-                is_avoided: doubt.is_some() && self.publishes_odds(),
+                is_avoided: doubt.is_some() && (self.publishes_odds() || self.dispatch.rooms.is_slow(node)),
+                slowness: self.dispatch.rooms.is_slow(node).then(|| self.dispatch.rooms.slowness(node)),
             })
         };
         self.nodes.by_number().filter_map(status).collect()

@@ -308,7 +308,11 @@ impl Role for Master {
         let beat = self.federated.as_ref().and_then(|federated| federated.next_beat());
         let scheduler = &self.dispatch.scheduler;
         let dispatch = [self.dispatch.next_turns(), self.dispatch.next_forgetting()];
-        let dispatch = dispatch.into_iter().chain([scheduler.next_widening(), scheduler.next_reclaim()]);
+        let dispatch = dispatch.into_iter().chain([
+            scheduler.next_widening(),
+            scheduler.next_reclaim(),
+            scheduler.next_slow_offer(),
+        ]);
         let reviews = [self.nodes.next_review(), self.publication.due, beat].into_iter().chain(dispatch);
         reviews.flatten().min()
     }

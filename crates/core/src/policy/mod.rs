@@ -10,6 +10,7 @@ pub mod intra_job;
 pub mod matching;
 mod mix;
 pub mod node_queue;
+pub mod node_speeds;
 pub mod placement;
 pub mod reliability;
 pub(crate) mod timeline;

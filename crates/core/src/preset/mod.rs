@@ -146,18 +146,17 @@ impl Preset {
             Scheduling::Booked(Booked {
                 by: Booker::Master { placement, reserve_after, backfill, reclaim },
                 delays,
+                corrections,
                 ..
             }) => {
                 let placement = placement.policy(Chance::new(self.seed, "placement"));
-                (placement, SchedulerSettings { reserve_after: Some(reserve_after), backfill, delays, reclaim })
+                let (reserve_after, avoids_slow_nodes) = (Some(reserve_after), corrections.is_some());
+                (placement, SchedulerSettings { reserve_after, backfill, delays, reclaim, avoids_slow_nodes })
             }
             Scheduling::Booked(Booked { by: Booker::GlobalMasters { .. }, delays, .. }) => {
-                (unused(), SchedulerSettings { reserve_after: None, backfill: false, delays, reclaim: None })
+                (unused(), SchedulerSettings { delays, ..SchedulerSettings::NONE })
             }
-            Scheduling::Probed(_) | Scheduling::Entitled(_) => (
-                unused(),
-                SchedulerSettings { reserve_after: None, backfill: false, delays: Delays::NONE, reclaim: None },
-            ),
+            Scheduling::Probed(_) | Scheduling::Entitled(_) => (unused(), SchedulerSettings::NONE),
         };
         Scheduler::new(self.inter_job(queues), placement, settings)
     }
@@ -231,7 +230,7 @@ impl Preset {
         let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
         let placement = Box::new(placement::Partitions::new(federation, own, scatter));
         // Global masters reserve no nodes: another one may use them.
-        let of_scheduler = SchedulerSettings { reserve_after: None, backfill: false, delays, reclaim };
+        let of_scheduler = SchedulerSettings { delays, reclaim, ..SchedulerSettings::NONE };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
         // The time until the other global masters know of it and the launch of one of them has arrived.
         let first_refusal = report_changes_after.map(|after| after + after);

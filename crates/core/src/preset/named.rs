@@ -73,14 +73,18 @@ const RECLAIM: Reclaim = Reclaim { lost: 20_000 };
 
 const CHANGES_REPORTED_AFTER: Option<Duration> = Some(Duration::from_millis(50));
 
+/// Rarer than under Apollo: nodes report of all jobs, and all the time.
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
+
 const fn fair_sojourn(by: Booker) -> Booked {
     let demand = DemandOrder::Everything(IntraJob::CriticalPath);
-    Booked { by, inter_job: InterJob::FairSojourn, demand, delays: DELAYS, opportunistic: None }
+    let corrections = Some(CorrectionRules { progress_every: Some(PROGRESS_EVERY), ..CorrectionRules::USUAL });
+    Booked { by, inter_job: InterJob::FairSojourn, demand, delays: DELAYS, opportunistic: None, corrections }
 }
 
 /// A preset in which the master books every task.
 const fn central(name: &'static str, inter_job: InterJob, demand: DemandOrder) -> Preset {
-    booked(name, Booked { by: BY_MASTER, inter_job, demand, delays: DELAYS, opportunistic: None })
+    booked(name, Booked { by: BY_MASTER, inter_job, demand, delays: DELAYS, opportunistic: None, corrections: None })
 }
 
 const fn booked(name: &'static str, settings: Booked) -> Preset {
@@ -289,6 +293,7 @@ const MERCURY: Booked = Booked {
     demand: IN_FILE_ORDER,
     delays: DELAYS,
     opportunistic: Some(OPPORTUNISTIC),
+    corrections: None,
 };
 
 const MEGHA: Booked = Booked {
@@ -297,4 +302,5 @@ const MEGHA: Booked = Booked {
     demand: IN_FILE_ORDER,
     delays: DELAYS,
     opportunistic: None,
+    corrections: None,
 };

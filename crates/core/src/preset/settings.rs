@@ -32,6 +32,9 @@ pub struct Booked {
     pub delays: Delays,
     /// Job managers send opportunistic tasks to nodes' queues besides booked ones; `None` if all tasks are booked.
     pub opportunistic: Option<Opportunistic>,
+    /// Slow nodes are avoided, and slow attempts get a duplicate; `None` if neither is so.
+    #[serde(default)]
+    pub corrections: Option<CorrectionRules>,
 }
 
 /// The role that books.

@@ -7,7 +7,9 @@
 mod news;
 mod nodes;
 mod preemption;
+mod search;
 mod slots;
+mod slow;
 
 use super::classes::Classes;
 use super::room_order::RoomOrder;
@@ -20,6 +22,8 @@ use crate::vocabulary::{
 };
 pub use news::{BookingChange, LedgerNews};
 use slots::{Slot, Slots};
+use slow::SlowNodes;
+pub use slow::WithoutSlow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -65,6 +69,7 @@ pub struct Ledger {
     expected: u32,
     /// Kept for placements that compare the room of nodes.
     by_room: Option<RoomOrder>,
+    slow: SlowNodes,
     /// Changes since the last call of `forget_news`, if a role passes them on.
     news: Option<Box<LedgerNews>>,
 }
@@ -478,59 +483,6 @@ impl Ledger {
         }
     }
 
-    /// How many tasks of the shape find room on the nodes of a class, counted up to `wanted`.
-    pub fn rooms_for(&self, class: u32, shape: &Resources, wanted: u64) -> u64 {
-        let (mut rooms, mut next) = (0, 0);
-        while rooms < wanted {
-            let Some(index) = self.find_in(class, shape, next, self.nodes.len(), |_| u64::MAX) else { break };
-            rooms += u64::from(shape.times_in(&self.room[index]));
-            next = index + 1;
-        }
-        rooms
-    }
-
-    /// The first node in `from..to` that has room, among the nodes whose bits `word` sets for each block of 64 nodes.
-    #[inline]
-    fn find_in(
-        &self,
-        class: u32,
-        shape: &Resources,
-        from: usize,
-        to: usize,
-        word: impl Fn(usize) -> u64,
-    ) -> Option<usize> {
-        let cpu = shape.cpu_millis();
-        let mut index = from;
-        while index < to {
-            let block = index / BLOCK;
-            if index.is_multiple_of(BLOCK * BLOCK) && !shape.fits_in(&self.super_room[block / BLOCK]) {
-                index += BLOCK * BLOCK;
-                continue;
-            }
-            let end = ((block + 1) * BLOCK).min(to);
-            if shape.fits_in(&self.block_room[block]) {
-                let mut candidates =
-                    self.classes.table().word(class, block) & word(block) & (u64::MAX << (index % BLOCK));
-                while candidates != 0 {
-                    let at = block * BLOCK + candidates.trailing_zeros() as usize;
-                    if at >= end {
-                        break;
-                    }
-                    if cpu <= self.cpu[at]
-                        && shape.fits_in(&self.room[at])
-                        && self.nodes[at].takes_work()
-                        && !self.nodes[at].reserved
-                    {
-                        return Some(at);
-                    }
-                    candidates &= candidates - 1;
-                }
-            }
-            index = end;
-        }
-        None
-    }
-
     /// Checks what must hold after every event, in tests and debug builds. If there are more than a few blocks, one of
     /// them is checked, and the next one when a node's room has grown: an error persists until its block is checked.
     ///
@@ -603,11 +555,7 @@ impl NodeViews for Ledger {
     }
 
     fn find_in_partition(&self, class: u32, shape: &Resources, partition: &Partition, start: usize) -> Option<usize> {
-        let to = partition.to.min(self.nodes.len());
-        let start = start.clamp(partition.from, to.max(partition.from));
-        let word = |block| partition.word(block);
-        let before = || self.find_in(class, shape, partition.from, start, word);
-        self.find_in(class, shape, start, to, word).or_else(before)
+        self.find_in_part(class, shape, partition, start, |_| u64::MAX)
     }
 
     fn least_room(&self, class: u32, shape: &Resources) -> Option<usize> {
@@ -621,13 +569,7 @@ impl NodeViews for Ledger {
     }
 
     fn find_room(&self, class: u32, shape: &Resources, start: usize) -> Option<usize> {
-        let len = self.nodes.len();
-        if len == 0 {
-            return None;
-        }
-        let start = start % len;
-        let all = |_| u64::MAX;
-        self.find_in(class, shape, start, len, all).or_else(|| self.find_in(class, shape, 0, start, all))
+        self.find_around(class, shape, start, |_| u64::MAX)
     }
 }
 

@@ -12,7 +12,7 @@ mod request_queue;
 mod room_order;
 mod scheduler;
 
-pub use ledger::{Booking, BookingChange, ClaimError, Ledger, LedgerNews, NodeState};
+pub use ledger::{Booking, BookingChange, ClaimError, Ledger, LedgerNews, NodeState, WithoutSlow};
 pub use local::{Allowed, AskState, LocalScheduler, NextTask, NextTasks, PlacedTask, Step};
 pub use locality::Delays;
 pub use node_queue::{Lack, NodeQueue};

@@ -2,6 +2,7 @@
 
 use super::locality::Reach;
 use super::predicting::Waiting;
+use crate::policy::node_speeds::Ratios;
 use crate::policy::{AskSlot, JobSlot};
 use crate::protocol::Holder;
 use crate::vocabulary::{AskId, Duration, ExecutionType, Instant, JobId, Resources};
@@ -48,6 +49,8 @@ pub struct OpenRequest {
     pub waiting_since: Instant,
     /// The ledger's count of growths of room when no node had room for it.
     pub no_room_at: Option<u64>,
+    /// The run times of its tasks that have ended, compared with what was expected.
+    pub ratios: Ratios,
     /// Predictions for its open tasks.
     pub waiting: Waiting,
 }

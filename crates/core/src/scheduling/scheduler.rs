@@ -5,19 +5,22 @@
 //! and then waits for room on some node. So the work of an event does not grow with the number of open tasks.
 
 mod backfilling;
+mod delays;
 mod gangs;
 mod reasons;
 mod reclaim;
 mod reservations;
+mod slow_nodes;
 
 pub use reasons::explain_fit;
 pub use reclaim::{ConfirmInstead, Reclaim};
 
-use super::ledger::{Booking, ClaimError, Ledger};
+use super::ledger::{Booking, ClaimError, Ledger, WithoutSlow};
 use super::locality::{Delays, Reach, local_nodes};
 use super::predicting::{Outlook, Pace, Waiting};
 use super::request_queue::{OpenRequest, RequestQueue};
 use crate::policy::inter_job::QueueTree;
+use crate::policy::node_speeds::Ratios;
 use crate::policy::{
     AskSlot, Budget, Decision, DemandChange, InterJobPolicy, NewAllowance, NextAsk, Offer, OpenAsk, Outcome,
     PlacementPolicy, QueueUsage,
@@ -31,6 +34,7 @@ use backfilling::Ends;
 use gangs::Gangs;
 use reclaim::Holdings;
 use reservations::Reservation;
+use slow_nodes::Speeds;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -64,6 +68,8 @@ pub struct Scheduler {
     backfilled_at: Instant,
     /// Set if work of jobs beyond what they are entitled to may be preempted.
     holdings: Option<Box<Holdings>>,
+    /// Set if slow nodes are avoided.
+    speeds: Option<Box<Speeds>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,6 +81,19 @@ pub struct SchedulerSettings {
     pub delays: Delays,
     /// Whether work of jobs beyond what they are entitled to is preempted for others, and how much.
     pub reclaim: Option<Reclaim>,
+    /// Whether slow nodes, and those on which attempts fail, are avoided.
+    pub avoids_slow_nodes: bool,
+}
+
+impl SchedulerSettings {
+    /// Nothing but an order.
+    pub const NONE: SchedulerSettings = SchedulerSettings {
+        reserve_after: None,
+        backfill: false,
+        delays: Delays::NONE,
+        reclaim: None,
+        avoids_slow_nodes: false,
+    };
 }
 
 /// Where there is room for an ask that found none before.
@@ -112,6 +131,9 @@ pub struct Blocked {
 pub type Confirm<'a> = dyn FnMut(&mut Ledger, &Granting) -> Result<GrantId, ClaimError> + 'a;
 
 impl Scheduler {
+    /// An ask without open tasks for this long is tried on all nodes again, from where the placement policy continues.
+    const SEARCHED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
     pub fn new(
         inter_job: Box<dyn InterJobPolicy>,
         placement: Box<dyn PlacementPolicy>,
@@ -138,6 +160,7 @@ impl Scheduler {
             is_backfill_due: false,
             backfilled_at: Instant::ZERO,
             holdings: settings.reclaim.map(|rules| Box::new(Holdings::new(rules))),
+            speeds: settings.avoids_slow_nodes.then(|| Box::new(Speeds::new())),
         }
     }
 
@@ -170,6 +193,10 @@ impl Scheduler {
         let before = request.open();
         let was_idle = before == 0;
         if was_idle {
+            if now.since(request.waiting_since) >= Self::SEARCHED_AGAIN_AFTER {
+                // Its last grant may have been returned because of the node.
+                request.no_room_at = None;
+            }
             request.waiting_since = now;
         }
         (request.wanted, request.expected, request.limit) = (ask.wanted, ask.expected, ask.limit);
@@ -184,6 +211,7 @@ impl Scheduler {
         self.inter_job.on_change(&DemandChange::Open { ask: slot, count, needed, rank: ask.rank });
         if count > before {
             self.note_grown(slot);
+            self.note_slow_room(ledger);
         }
         if count != before {
             // If the ask is a gang that has shrunk, it may find room.
@@ -286,6 +314,7 @@ impl Scheduler {
             granted: 0,
             waiting_since: now,
             no_room_at: None,
+            ratios: Ratios::default(),
             waiting: Waiting::default(),
         });
         let (priority, is_gang) = (ask.priority, ask.is_gang);
@@ -341,7 +370,8 @@ impl Scheduler {
     }
 
     /// An attempt with the booking has ended, which is freed next.
-    pub fn on_ended(&mut self, booking: &Booking) {
+    pub fn on_ended(&mut self, now: Instant, booking: &Booking, ledger: &mut Ledger) {
+        self.note_speed(now, booking, ledger);
         if let (Some(job), Some(holdings)) = (self.queue.job_slot(booking.job), &mut self.holdings) {
             holdings.on_ended(job, booking.grant);
         }
@@ -402,6 +432,9 @@ impl Scheduler {
                 self.try_reservation(now, ask, node, most, ledger, confirm);
             };
         }
+        if most.is_none() && ledger.is_slow(node) {
+            return self.note_slow_room(ledger);
+        }
         for _ in 0..most.unwrap_or(u32::MAX) {
             let room = ledger.offer(node);
             if room.is_zero() {
@@ -427,6 +460,7 @@ impl Scheduler {
         confirm: &mut Confirm<'_>,
     ) -> Vec<AskId> {
         let mut blocked = Vec::new();
+        self.review_speeds(now, ledger, confirm);
         self.rouse_gangs(ledger);
         while let Some(choice) = self.inter_job.next(&Offer::Cluster { only_gangs }) {
             if self.queue.ask(choice.ask).is_gang {
@@ -467,6 +501,12 @@ impl Scheduler {
         if !only_gangs && self.is_backfill_due {
             self.backfill(now, ledger, confirm);
         }
+        if !only_gangs {
+            if !blocked.is_empty() {
+                self.note_slow_room(ledger);
+            }
+            self.offer_slow_room(now, ledger, confirm);
+        }
         blocked
     }
 
@@ -505,7 +545,7 @@ impl Scheduler {
     ) -> bool {
         let request = self.queue.ask(choice.ask);
         let (slot, shape, class, count) = (choice.ask, request.shape, request.class, request.open());
-        let (execution, expected) = (request.execution, None);
+        let (execution, expected, is_gang) = (request.execution, None, request.is_gang);
         let ask = OpenAsk { slot, shape, class, count, probes: 0, execution, expected };
         let mut decisions = std::mem::take(&mut self.decisions);
         decisions.clear();
@@ -513,7 +553,10 @@ impl Scheduler {
         if self.placement.compares_room() {
             ledger.order_by_room();
         }
-        self.placement.place(now, &[ask], Budget { starts: 1 }, &*ledger, &mut decisions);
+        let others = WithoutSlow(ledger);
+        // A gang would wait for many nodes.
+        let view: &dyn NodeViews = if is_gang || !ledger.has_slow_nodes() { &*ledger } else { &others };
+        self.placement.place(now, &[ask], Budget { starts: 1 }, view, &mut decisions);
         let mut started = false;
         for decision in &decisions {
             if let Decision::Start { node, .. } = *decision {
@@ -584,7 +627,8 @@ impl Scheduler {
         let Some(mut grown) = request.no_room_at.and_then(|since| ledger.grown_since(since)) else {
             return RoomSince::Unknown;
         };
-        match grown.find(|&index| ledger.has_room(index, request.class, &request.shape)) {
+        let others = WithoutSlow(ledger);
+        match grown.find(|&index| others.has_room(index, request.class, &request.shape)) {
             Some(index) => RoomSince::On(ledger.node(index)),
             None => RoomSince::None,
         }
@@ -608,6 +652,11 @@ impl Scheduler {
         if let Some(ends) = &mut self.ends {
             let (end, latest) = request.ends(now);
             ends.set(grant, end, latest);
+        }
+        if let Some(speeds) = &mut self.speeds {
+            // What is granted in place of others waits for them.
+            let expected = request.expected.filter(|_| rule != Rule::Reclaimed);
+            speeds.on_granted(now, grant, ask, expected);
         }
         request.granted += 1;
         request.waiting.on_placed();
@@ -634,54 +683,5 @@ impl Scheduler {
             self.start_delays(now, choice.ask, ledger);
         }
         Ok(grant)
-    }
-
-    // ---- locality: an ask waits for some time for room near its input -----------------------------------------------
-
-    fn start_delays(&mut self, now: Instant, ask: AskSlot, ledger: &mut Ledger) {
-        if !self.queue.ask(ask).locality.is_empty() {
-            self.set_reach(ask, Reach::Anywhere, ledger);
-            self.queue.ask_mut(ask).delayed_since = now;
-            self.set_reach(ask, Reach::Node, ledger);
-        }
-    }
-
-    fn set_reach(&mut self, ask: AskSlot, reach: Reach, ledger: &mut Ledger) {
-        let delays = &self.settings.delays;
-        let request = self.queue.ask_mut(ask);
-        if request.reach == reach {
-            return;
-        }
-        if let Some(end) = request.reach.ends(request.delayed_since, delays) {
-            self.widenings.remove(&(end, ask));
-            ledger.release_class(request.class);
-        }
-        request.class = match reach.nodes(&request.locality, ledger) {
-            Some(nodes) => ledger.narrow_class(request.widest_class, &nodes),
-            None => request.widest_class,
-        };
-        (request.reach, request.no_room_at) = (reach, None);
-        self.hopeless.remove(&ask);
-        self.widenings.extend(reach.ends(request.delayed_since, delays).map(|end| (end, ask)));
-        self.inter_job.on_change(&DemandChange::Class { ask, class: request.class });
-    }
-
-    pub fn next_widening(&self) -> Option<Instant> {
-        self.widenings.first().map(|(end, _)| *end)
-    }
-
-    /// Lets asks that have waited long enough use more nodes. Returns whether there were any.
-    pub fn widen(&mut self, now: Instant, ledger: &mut Ledger) -> bool {
-        let mut some = false;
-        while let Some(&(end, ask)) = self.widenings.first().filter(|(end, _)| *end <= now) {
-            debug_assert_eq!(
-                self.queue.ask(ask).reach.ends(self.queue.ask(ask).delayed_since, &self.settings.delays),
-                Some(end)
-            );
-            let wider = self.queue.ask(ask).reach.wider();
-            self.set_reach(ask, wider, ledger);
-            some = true;
-        }
-        some
     }
 }

@@ -36,6 +36,7 @@ mod replay;
 mod reruns;
 mod retries;
 mod sizes;
+mod slow_nodes;
 mod stragglers;
 mod timeouts;
 mod tokens;

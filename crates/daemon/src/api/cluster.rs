@@ -34,6 +34,10 @@ wire! {
         /// Recent failures of attempts that the node caused, if there were more than expected.
         #[serde(default)]
         doubt: Option<NodeDoubt>,
+        /// How many times as long tasks take there until they succeed as on other nodes, if the node is known to be slow:
+        /// tasks are placed there if they do not end sooner elsewhere.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slowness: Option<f64>,
         /// Version of its agent's program, from the last time that it joined. Absent if the node has not joined since
         /// the start of the server, if its agent is older than wire version 33, and in the view of a global master.
         #[serde(default, skip_serializing_if = "Option::is_none")]

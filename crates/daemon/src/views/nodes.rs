@@ -168,6 +168,7 @@ fn node_summary(status: &NodeStatus, unbooked: Option<&AtNode>, kinds: &Kinds) -
             since_seconds: doubt.since.as_secs_f64(),
             avoided: status.is_avoided,
         }),
+        slowness: status.slowness.map(|times| f64::from(times) / 1e3),
         program: status.program.clone(),
         taints: named_taints(&status.attributes),
     }

@@ -101,7 +101,7 @@ impl Doubt {
 }
 
 /// Half of the weight after one half-life, a quarter after two. In between, a curve that approximates 2^-x to within 1 %.
-fn decayed(weight: u64, age: Duration, half_life: Duration) -> u64 {
+pub(super) fn decayed(weight: u64, age: Duration, half_life: Duration) -> u64 {
     let half_life = half_life.0.max(1);
     let (halves, rest) = (age.0 / half_life, age.0 % half_life);
     let Some(then) = u32::try_from(halves).ok().and_then(|halves| weight.checked_shr(halves)) else { return 0 };

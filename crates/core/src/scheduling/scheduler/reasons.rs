@@ -2,8 +2,8 @@
 
 use super::Scheduler;
 use crate::policy::AskSlot;
-use crate::scheduling::Ledger;
 use crate::scheduling::locality::Reach;
+use crate::scheduling::{Ledger, WithoutSlow};
 use crate::vocabulary::{AskId, ClosedReason, Constraint, JobId, NodeId, NodeView, NodeViews, Resources, unmet};
 use crate::why::Why;
 
@@ -46,7 +46,13 @@ impl Scheduler {
         let is_near = request.reach != Reach::Anywhere;
         let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())
             .then_some(Why::NearInput);
-        let mut reasons: Vec<Why> = fit.into_iter().chain(near).collect();
+        let slow = || {
+            let others = WithoutSlow(ledger).find_room(request.class, shape, 0);
+            let node = ledger.node(ledger.find_room(request.class, shape, 0).filter(|_| others.is_none())?);
+            Some(Why::SlowNode { node, times: ledger.slowness(node) })
+        };
+        let slow = if fit.is_none() && near.is_none() && !request.is_gang { slow() } else { None };
+        let mut reasons: Vec<Why> = fit.into_iter().chain(near).chain(slow).collect();
         let no_node_will_do = matches!(
             reasons.first(),
             Some(Why::NoNode { .. } | Why::Constraints { .. } | Why::TooLarge { .. } | Why::Closed { .. })

@@ -356,7 +356,11 @@ impl Scheduler {
         if !self.is_entitled(ask, review) {
             return Vec::new();
         }
-        let is_of_use = |node: &&NodeId| self.reaches(ask, **node, ledger) && !ledger.offer_is_closed(**node);
+        // Its work is worth more than the room on a slow node.
+        let is_owed = self.is_owed(ask);
+        let is_fast = |node: NodeId| is_owed || !ledger.is_slow(node);
+        let is_of_use =
+            |node: &&NodeId| is_fast(**node) && self.reaches(ask, **node, ledger) && !ledger.offer_is_closed(**node);
         let tried = newest.iter().filter(is_of_use).take(Self::TRIED_NODES);
         let places = tried.filter_map(|node| self.place_on(*node, ask, review, holdings, ledger));
         let may_be =

@@ -1,0 +1,225 @@
+//! Slow nodes get the tasks that are expected to end there before they would elsewhere: a task waits for room on another node if
+//! that wait is shorter than what it would lose (Boutin et al. 2014: Apollo, section 3.3, estimated completion time).
+//!
+//! How many times as long tasks take on a node follows from the attempts that ended there ([`NodeSpeeds`]), and from the
+//! probability that an attempt succeeds, since a failed task runs again. The expected wait elsewhere is the time in which as many
+//! tasks end on the cluster as wait before this one and with it. A task waits at most for as long as it would lose.
+
+use super::{Confirm, Scheduler};
+use crate::policy::node_speeds::{EndedRun, NodeSpeeds, USUAL};
+use crate::policy::{AskSlot, NextAsk};
+use crate::scheduling::{Booking, Ledger};
+use crate::vocabulary::{AskId, Duration, GrantId, Instant, NodeId};
+use std::collections::BTreeMap;
+
+/// What was learned of the speeds of nodes, and when their room is offered.
+pub(super) struct Speeds {
+    learned: NodeSpeeds,
+    /// By the slot of the grant.
+    runs: Vec<Option<Run>>,
+    /// Nodes on which attempts fail: the probability that one succeeds, in millionths.
+    success: BTreeMap<NodeId, u32>,
+    reviewed_at: Instant,
+    offered_at: Instant,
+    next_offer: Option<Instant>,
+}
+
+/// An attempt that runs.
+#[derive(Clone, Copy)]
+struct Run {
+    grant: GrantId,
+    ask: AskId,
+    since: Instant,
+    expected: Duration,
+}
+
+impl Speeds {
+    /// Time in which the weight of an attempt's time halves: the same as that of its success.
+    const HALF_LIFE: Duration = Duration::from_secs(600);
+
+    pub(super) fn new() -> Speeds {
+        Speeds {
+            learned: NodeSpeeds::new(Speeds::HALF_LIFE),
+            runs: Vec::new(),
+            success: BTreeMap::new(),
+            reviewed_at: Instant::ZERO,
+            offered_at: Instant::ZERO,
+            next_offer: None,
+        }
+    }
+
+    /// A task of the ask starts with this grant.
+    pub(super) fn on_granted(&mut self, since: Instant, grant: GrantId, ask: AskId, expected: Option<Duration>) {
+        let slot = grant.slot as usize;
+        if self.runs.len() <= slot {
+            self.runs.resize(slot + 1, None);
+        }
+        self.runs[slot] = expected.map(|expected| Run { grant, ask, since, expected });
+    }
+
+    /// Room on slow nodes is to be offered, or may be of use to other asks than before.
+    fn offer_soon(&mut self) {
+        let at = self.offered_at + Scheduler::SLOW_OFFERED_EVERY;
+        self.next_offer = Some(self.next_offer.map_or(at, |before| before.min(at)));
+    }
+
+    fn slowness(&self, now: Instant, node: NodeId) -> u32 {
+        let success = self.success.get(&node).copied().unwrap_or(1_000_000).max(1);
+        let times = u64::from(self.learned.slowness(now, node)) * 1_000_000 / u64::from(success);
+        u32::try_from(times).unwrap_or(u32::MAX)
+    }
+}
+
+impl Scheduler {
+    /// The least time between two offers of the room on slow nodes, and the time after which it is offered again while tasks wait.
+    const SLOW_OFFERED_EVERY: Duration = Duration::from_millis(10);
+    const SLOW_OFFERED_AGAIN: Duration = Duration::from_secs(1);
+    /// Maximum numbers of asks and of nodes that are examined for it.
+    const EXAMINED_FOR_SLOW: usize = 256;
+    const SLOW_OFFERED: usize = 64;
+    /// How often it is examined whether nodes are still slow.
+    const SPEEDS_REVIEWED_EVERY: Duration = Duration::from_secs(1);
+
+    /// When room on slow nodes should be offered next.
+    pub fn next_slow_offer(&self) -> Option<Instant> {
+        self.speeds.as_ref()?.next_offer
+    }
+
+    /// The probability that an attempt succeeds on the node, in millionths.
+    pub fn on_success_rate(&mut self, now: Instant, node: NodeId, success: u32, ledger: &mut Ledger) {
+        let Some(speeds) = &mut self.speeds else { return };
+        if success < 1_000_000 {
+            speeds.success.insert(node, success);
+        } else if speeds.success.remove(&node).is_none() {
+            return;
+        }
+        self.judge(now, node, ledger);
+    }
+
+    /// The node was put into use again.
+    pub fn forget_speed(&mut self, now: Instant, node: NodeId, ledger: &mut Ledger) {
+        if let Some(speeds) = &mut self.speeds {
+            speeds.learned.forget(node);
+            self.judge(now, node, ledger);
+        }
+    }
+
+    /// The nodes whose last known probability of success is below one.
+    pub fn failing_nodes(&self) -> Vec<NodeId> {
+        self.speeds.iter().flat_map(|speeds| speeds.success.keys().copied()).collect()
+    }
+
+    /// An attempt with the booking has ended by itself.
+    pub(super) fn note_speed(&mut self, now: Instant, booking: &Booking, ledger: &mut Ledger) {
+        let Some(speeds) = &mut self.speeds else { return };
+        let run = speeds.runs.get_mut(booking.grant.slot as usize).and_then(Option::take);
+        let Some(run) = run.filter(|run| run.grant == booking.grant) else { return };
+        let Some(slot) = self.queue.ask_slot(run.ask) else { return };
+        let ratios = &mut self.queue.ask_mut(slot).ratios;
+        let Run { ask, since, expected, .. } = run;
+        speeds.learned.on_ended(now, &EndedRun { node: booking.node, ask, since, expected }, ratios);
+        self.judge(now, booking.node, ledger);
+    }
+
+    /// Sets how slow the node is. Returns whether it was slow and is not any more.
+    fn judge(&mut self, now: Instant, node: NodeId, ledger: &mut Ledger) -> bool {
+        let Some(speeds) = &self.speeds else { return false };
+        let was_slow = ledger.is_slow(node);
+        let times = speeds.slowness(now, node);
+        if was_slow || times > USUAL {
+            ledger.set_slowness(node, times);
+        }
+        was_slow && !ledger.is_slow(node)
+    }
+
+    /// Assigns the room of nodes that are not slow any more.
+    pub(super) fn review_speeds(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+        let Some(speeds) = self.speeds.as_mut().filter(|_| ledger.has_slow_nodes()) else { return };
+        if now.since(speeds.reviewed_at) < Self::SPEEDS_REVIEWED_EVERY {
+            return;
+        }
+        speeds.reviewed_at = now;
+        let slow: Vec<NodeId> = ledger.slow_nodes().map(|(node, _)| node).collect();
+        for node in slow {
+            if self.judge(now, node, ledger) {
+                self.fill_node(now, node, None, ledger, confirm);
+            }
+        }
+    }
+
+    /// The room of slow nodes is to be offered, which has grown or may be of use to other asks.
+    pub(super) fn note_slow_room(&mut self, ledger: &Ledger) {
+        if let Some(speeds) = self.speeds.as_mut().filter(|_| ledger.has_slow_nodes()) {
+            speeds.offer_soon();
+        }
+    }
+
+    /// Starts tasks on slow nodes that are expected to end there before they would elsewhere.
+    pub(super) fn offer_slow_room(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
+        let Some(speeds) = self.speeds.as_mut().filter(|speeds| speeds.next_offer.is_some_and(|at| at <= now)) else {
+            return;
+        };
+        (speeds.offered_at, speeds.next_offer) = (now, None);
+        let has_room = |node: &NodeId| !ledger.offer_is_closed(*node) && !ledger.offer(*node).is_zero();
+        let is_kept = |node: &NodeId| self.reservation.as_ref().is_some_and(|kept| kept.has(*node));
+        let slow = ledger.slow_nodes().filter(|(node, _)| has_room(node) && !is_kept(node));
+        let mut nodes: Vec<(u32, NodeId)> = slow.take(Self::SLOW_OFFERED).map(|(node, times)| (times, node)).collect();
+        nodes.sort_unstable();
+        if nodes.is_empty() {
+            return;
+        }
+        let mut asks = Vec::new();
+        self.inter_job.blocked(&mut |ask| {
+            asks.push(ask);
+            asks.len() == Self::EXAMINED_FOR_SLOW
+        });
+        let mut ahead = 0;
+        for ask in asks {
+            if !self.queue.ask(ask).is_gang {
+                for &(times, node) in &nodes {
+                    self.start_on_slow(now, ask, ahead, (times, node), ledger, confirm);
+                }
+            }
+            ahead += self.queue.ask(ask).open();
+        }
+        if let Some(speeds) = self.speeds.as_mut().filter(|_| ahead > 0) {
+            let again = now + Self::SLOW_OFFERED_AGAIN;
+            speeds.next_offer = Some(speeds.next_offer.map_or(again, |at| at.min(again)));
+        }
+    }
+
+    fn start_on_slow(
+        &mut self,
+        now: Instant,
+        ask: AskSlot,
+        ahead: u64,
+        (times, node): (u32, NodeId),
+        ledger: &mut Ledger,
+        confirm: &mut Confirm<'_>,
+    ) {
+        let choice = NextAsk { ask, passed_over: 0, parked: true };
+        while self.queue.ask(ask).open() > 0
+            && self.queue.ask(ask).shape.fits_in(&ledger.offer(node))
+            && self.reaches(ask, node, ledger)
+            && self.inter_job.limit_on(ask).is_none()
+            && !self.waits_for_another(now, ask, ahead, times, ledger)
+        {
+            if self.grant(now, choice, node, self.inter_job.rule(), ledger, confirm).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether the last task of the ask is expected to end sooner if it waits for room on a node that is not slow, behind this number
+    /// of other tasks. `times`: how many times as long it takes on the slow node, in thousandths.
+    fn waits_for_another(&self, now: Instant, ask: AskSlot, ahead: u64, times: u32, ledger: &Ledger) -> bool {
+        let request = self.queue.ask(ask);
+        let Some(expected) = request.expected else { return false };
+        let lost = u128::from(expected.0) * u128::from(times.saturating_sub(USUAL)) / u128::from(USUAL);
+        let awaited = ahead + request.open();
+        // In nanoseconds.
+        let wait = u128::from(awaited) * u128::from(self.pace.each(now, awaited)) / 1_000;
+        let waited = u128::from(now.since(request.waiting_since).0);
+        wait < lost && waited < lost && ledger.has_others_than_slow(request.class)
+    }
+}

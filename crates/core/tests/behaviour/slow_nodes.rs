@@ -1,0 +1,110 @@
+//! What the preset `amalgam` learns of its nodes: tasks are not placed where they would end later than elsewhere.
+
+use crate::world::{World, job, stage};
+use amalgam_core::preset::Preset;
+use amalgam_core::protocol::{JobOutcome, ToMaster};
+use amalgam_core::role::Change;
+use amalgam_core::vocabulary::{Constraint, Duration, NodeId, Resources, StageSpec, Workdir};
+use std::sync::Arc;
+
+const SLOW: NodeId = NodeId(0);
+const TWO: Resources = Resources::new(2_000, 0);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Nodes of two cores each. Tasks take this many times as long on the first node.
+fn world(nodes: u32, slowness: u64) -> World {
+    let mut world = World::with_nodes(Preset::AMALGAM, nodes, TWO);
+    world.nodes[SLOW.0 as usize].executor.slowness = slowness;
+    world.verbose = true;
+    world.settle();
+    world
+}
+
+fn tasks(count: u32, length: &str) -> StageSpec {
+    let mut stage = StageSpec { expected: Duration::parse(length).ok(), ..stage("only", count, length, 1_000) };
+    Arc::make_mut(&mut stage.program).workdir = Workdir::Own;
+    stage
+}
+
+/// Runs a job long enough to find the slow node.
+fn learn(world: &mut World) {
+    world.submit(job(vec![tasks(120, "10s")]));
+    world.run_for(seconds(300));
+}
+
+/// Runs jobs one after another that fill half of the cluster, and returns how many of their attempts ran on the slow node.
+fn run_jobs(world: &mut World, jobs: usize) -> usize {
+    let since = world.disk.len();
+    for _ in 0..jobs {
+        let half = world.nodes.len() as u32;
+        world.submit(job(vec![tasks(half, "10s")]));
+        world.run_for(seconds(45));
+    }
+    launched_on(world, since, SLOW)
+}
+
+fn launched_on(world: &World, since: usize, node: NodeId) -> usize {
+    let is_there = |change: &&Change| matches!(change, Change::Launched { node: on, .. } if *on == node);
+    world.disk[since..].iter().filter(is_there).count()
+}
+
+#[test]
+fn a_slow_node_gets_no_tasks_while_others_have_room() {
+    let mut world = world(4, 3);
+    assert!(run_jobs(&mut world, 2) > 0, "it is not known yet");
+    learn(&mut world);
+    assert_eq!(run_jobs(&mut world, 4), 0, "{}", world.log.join("\n"));
+    // It is as fast as the others now. That is tried once what was learned is old.
+    world.nodes[SLOW.0 as usize].executor.slowness = 1;
+    world.run_for(seconds(2 * 3_600));
+    assert!(run_jobs(&mut world, 2) > 0);
+}
+
+#[test]
+fn tasks_run_on_a_slow_node_if_they_end_there_sooner_than_elsewhere() {
+    let mut world = world(4, 3);
+    learn(&mut world);
+    let (since, began) = (world.disk.len(), world.now);
+    let id = world.submit(job(vec![tasks(64, "10s")]));
+    world.run_for(seconds(300));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    let on_slow = launched_on(&world, since, SLOW);
+    // Six tasks run at once on the other nodes, and two on the slow one, three times as long each: after 90 s four are left.
+    assert!((4..=6).contains(&on_slow), "{on_slow}");
+    let took = world.end_of(id).since(began);
+    assert!(took <= seconds(101), "{took}: no task started on the slow node when the last ones elsewhere did");
+}
+
+#[test]
+fn tasks_that_only_a_slow_node_can_run_do_not_wait_for_others() {
+    let mut world = World::new(Preset::AMALGAM);
+    world.start_server();
+    world.add_node(TWO, &[("disk", "large")]);
+    (0..3).for_each(|_| world.add_node(TWO, &[]));
+    world.nodes[SLOW.0 as usize].executor.slowness = 3;
+    world.settle();
+    learn(&mut world);
+    assert_eq!(run_jobs(&mut world, 2), 0);
+    let mut only_there = tasks(2, "10s");
+    only_there.constraints = vec![Constraint::parse("disk=large").unwrap()];
+    let (id, began) = (world.submit(job(vec![only_there])), world.now);
+    world.run_for(seconds(60));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert!(world.end_of(id).since(began) < seconds(32));
+}
+
+#[test]
+fn a_node_on_which_attempts_fail_gets_no_tasks_while_others_have_room() {
+    let mut world = world(4, 1);
+    world.nodes[SLOW.0 as usize].executor.fault = Some("no space left".to_owned());
+    run_jobs(&mut world, 6);
+    world.nodes[SLOW.0 as usize].executor.fault = None;
+    // The node takes work again.
+    world.run_for(seconds(120));
+    assert_eq!(run_jobs(&mut world, 4), 0, "{}", world.log.join("\n"));
+    world.ask_master(ToMaster::Drain { node: SLOW, drained: false });
+    assert!(run_jobs(&mut world, 4) > 0, "an operator says that it works again");
+}
