@@ -145,6 +145,7 @@ impl JobManager {
         }
         self.own.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
         self.stragglers.on_gone(attempt);
+        self.duplicates.set(attempt, running.task.stage, false);
         self.gangs.on_gone(running.task.stage, attempt);
         Some(running)
     }
@@ -308,6 +309,7 @@ impl JobManager {
             || self.attempts.is_empty()
             || self.gangs.is_gang(stage)
             || self.dag.stage(stage).is_limited()
+            || self.duplicates.has_changed()
         {
             self.update_demand(now, out);
         } else if self.own.quota().is_set() || self.own.has_allowance() {

@@ -15,6 +15,7 @@ mod chosen;
 mod connections;
 mod copies;
 mod correction;
+mod duplicates;
 mod exchange;
 mod exploration;
 mod files;
@@ -63,6 +64,7 @@ use crate::vocabulary::{
 };
 use at_master::AtMaster;
 use blame::Blame;
+use duplicates::WantedDuplicates;
 use first_starts::FirstStarts;
 use gangs::Gangs;
 use job_policy::JobPolicy;
@@ -119,6 +121,7 @@ pub struct JobManager {
     own: OwnScheduling,
     blame: Blame,
     stragglers: Stragglers,
+    duplicates: WantedDuplicates,
     first_starts: FirstStarts,
     gangs: Gangs,
     /// `None` if no task writes or reads files.
@@ -129,6 +132,7 @@ pub struct JobManager {
 }
 
 /// Where a task may be launched, and the rule that scheduled it.
+#[derive(Clone, Copy)]
 struct LaunchTarget {
     node: NodeId,
     basis: Basis,
@@ -212,6 +216,7 @@ impl JobManager {
             own: OwnScheduling::new(scheduler, rules, Unlocated::new(&job.spec)),
             blame: Blame::default(),
             stragglers: Stragglers::new(corrections, stages),
+            duplicates: WantedDuplicates::default(),
             first_starts: FirstStarts::new(stages),
             gangs: Gangs::new(&job.spec, job.id.0),
             files: Files::new(&job.spec),
@@ -228,6 +233,13 @@ impl JobManager {
     pub fn reporting_run_times(mut self) -> JobManager {
         self.requests.report_run_times();
         self.master.work.judge_unknown(&self.job, &self.dag);
+        self
+    }
+
+    /// Looks for slow attempts of tasks that the master places.
+    #[must_use]
+    pub fn finding_stragglers(mut self, rules: CorrectionRules) -> JobManager {
+        self.stragglers = Stragglers::new(Some(rules), self.dag.stages.len());
         self
     }
 
@@ -353,7 +365,9 @@ impl JobManager {
         self.review_gangs(now, out);
         let (job, dag, attempts, gangs) = (&self.job, &self.dag, &self.attempts, &self.gangs);
         let progress = Progress { job, dag, attempts, gangs };
-        let asks = self.requests.update(now, progress, self.master.share(), &mut self.policy, self.lifecycle.is_held());
+        let is_held = self.lifecycle.is_held();
+        self.requests.request_beside(self.duplicates.take());
+        let asks = self.requests.update(now, progress, self.master.share(), &mut self.policy, is_held);
         self.note_demand(now, out);
         self.review_alone(now);
         let is_for_master = |ask: &Ask| self.own.scheduler.is_none() || self.requests.is_for_master(ask.execution);
@@ -413,7 +427,7 @@ impl JobManager {
             let (basis, execution) = (Basis::Grant(id, prediction, shared_gpu), ExecutionType::Auto);
             let expected_wait = Duration::ZERO;
             let target = LaunchTarget { node, basis, rule, passed_over, execution, expected_wait };
-            if !self.bind(now, ask, None, target, out) {
+            if !self.bind(now, ask, None, target, out) && !self.launch_duplicate(now, ask, target, out) {
                 unused.push(id);
             }
         }

@@ -33,6 +33,9 @@ impl JobManager {
         for (attempt, _) in samples {
             self.review_progress(now, *attempt, out);
         }
+        if self.duplicates.has_changed() {
+            self.update_demand(now, out);
+        }
     }
 
     fn review_progress(&mut self, now: Instant, attempt: AttemptId, out: &mut Outbox) {
@@ -42,7 +45,11 @@ impl JobManager {
         let may_have_two =
             |sent: &&RunningAttempt| self.keeps_to_itself(sent.task) && !self.dag.stage(sent.task.stage).is_limited();
         let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return };
-        let Some(straggler) = self.stragglers.find_straggler(attempt, sent) else { return };
+        let straggler = self.stragglers.find_straggler(attempt, sent);
+        if self.own.scheduler.is_none() {
+            return self.request_duplicate(attempt, straggler.is_some());
+        }
+        let Some(straggler) = straggler else { return };
         let Straggler { slow, part, takes } = straggler;
         let Some(target) = self.target_of_another(now, &slow, Rule::Straggler) else { return };
         let Slow { task, node, left, .. } = slow;

@@ -72,6 +72,8 @@ pub(super) struct Requests {
     /// Deferrable demand from the last policy call.
     deferrable: Vec<Deferrable>,
     demand: OpenDemand,
+    /// The stages of duplicates that are requested, with repetitions.
+    beside: Vec<u32>,
     /// Whether asks say how long their tasks run.
     reports_run_times: bool,
 }
@@ -140,6 +142,7 @@ impl Requests {
             review_at: None,
             deferrable: Vec::new(),
             demand: OpenDemand::default(),
+            beside: Vec::new(),
             reports_run_times: false,
         };
         let mut known = BTreeMap::new();
@@ -168,6 +171,11 @@ impl Requests {
     pub(super) fn update_job(&mut self, job: &AdmittedJob) {
         let mix = self.mix.take();
         *self = Requests { reports_run_times: self.reports_run_times, ..Requests::new(job, mix) };
+    }
+
+    /// Requests duplicates of tasks of these stages, after the tasks that have no attempt.
+    pub(super) fn request_beside(&mut self, stages: Vec<u32>) {
+        self.beside = stages;
     }
 
     pub(super) fn report_run_times(&mut self) {
@@ -244,6 +252,10 @@ impl Requests {
                     last_rank = counted.ask.rank;
                 }
             }
+        }
+        for stage in self.beside.iter().filter(|_| !paused) {
+            let open = &mut open[self.ask_of(*stage, false) as usize];
+            (open.count, open.needed) = (open.count + 1, open.needed + 1);
         }
         let default_timeout = job.default_timeout;
         let times = |stage: u32| {

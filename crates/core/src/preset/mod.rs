@@ -248,7 +248,11 @@ impl Preset {
         let preset = self.of_job(&job);
         let (intra_job, own) = (preset.intra_job(&component), preset.own_placement(&component));
         let manager = JobManager::new(job, epoch, settings, intra_job, own, sealing);
-        if preset.uses_run_times() { manager.reporting_run_times() } else { manager }
+        let manager = if preset.uses_run_times() { manager.reporting_run_times() } else { manager };
+        match preset.booked().and_then(|booked| booked.corrections) {
+            Some(rules) => manager.finding_stragglers(rules),
+            None => manager,
+        }
     }
 
     /// Whether tasks run on reserved nodes until those are needed, or are preempted for others.
@@ -323,9 +327,14 @@ impl Preset {
             }
         };
         let entitled = self.entitled();
+        let corrections = match self.scheduling {
+            Scheduling::Booked(booked) => booked.corrections,
+            Scheduling::Entitled(entitled) => entitled.corrections,
+            Scheduling::Probed(_) => None,
+        };
         NodeAgent::new(node, settings, queue, rules, mac)
             .reporting_waits(entitled.map(|settings| settings.waits))
-            .reporting_progress(entitled.and_then(|settings| settings.corrections?.progress_every))
+            .reporting_progress(corrections.and_then(|rules| rules.progress_every))
     }
 }
 

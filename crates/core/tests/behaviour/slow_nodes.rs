@@ -1,10 +1,11 @@
-//! What the preset `amalgam` learns of its nodes: tasks are not placed where they would end later than elsewhere.
+//! What the preset `amalgam` learns of its nodes: tasks are not placed where they would end later than elsewhere, and slow attempts
+//! get a duplicate on a node that the master chooses.
 
 use crate::world::{World, job, stage};
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobOutcome, ToMaster};
-use amalgam_core::role::Change;
-use amalgam_core::vocabulary::{Constraint, Duration, NodeId, Resources, StageSpec, Workdir};
+use amalgam_core::protocol::{JobOutcome, Rule, ToMaster};
+use amalgam_core::role::{Change, Record, Role};
+use amalgam_core::vocabulary::{Constraint, Duration, Instant, JobId, NodeId, Resources, StageSpec, Workdir};
 use std::sync::Arc;
 
 const SLOW: NodeId = NodeId(0);
@@ -49,6 +50,15 @@ fn run_jobs(world: &mut World, jobs: usize) -> usize {
 fn launched_on(world: &World, since: usize, node: NodeId) -> usize {
     let is_there = |change: &&Change| matches!(change, Change::Launched { node: on, .. } if *on == node);
     world.disk[since..].iter().filter(is_there).count()
+}
+
+/// The second attempts of slow tasks, and their nodes.
+fn duplicates(world: &World, job: JobId) -> Vec<NodeId> {
+    let duplicate = |change: &Change| match change {
+        Change::Launched { attempt, rule: Rule::Straggler, node, .. } if attempt.job == job => Some(*node),
+        _ => None,
+    };
+    world.disk.iter().filter_map(duplicate).collect()
 }
 
 #[test]
@@ -107,4 +117,36 @@ fn a_node_on_which_attempts_fail_gets_no_tasks_while_others_have_room() {
     assert_eq!(run_jobs(&mut world, 4), 0, "{}", world.log.join("\n"));
     world.ask_master(ToMaster::Drain { node: SLOW, drained: false });
     assert!(run_jobs(&mut world, 4) > 0, "an operator says that it works again");
+}
+
+#[test]
+fn a_slow_attempt_gets_a_duplicate_where_the_master_has_room() {
+    let mut world = world(3, 10);
+    let id = world.submit(job(vec![tasks(5, "60s")]));
+    world.run_for(seconds(200));
+    let duplicates = duplicates(&world, id);
+    assert!(!duplicates.is_empty() && duplicates.iter().all(|node| *node != SLOW), "{}", world.log.join("\n"));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    let overtaken = world.records.iter().filter(|record| matches!(record, Record::Overtaken { .. })).count();
+    assert_eq!(overtaken, duplicates.len());
+    assert!(world.end_of(id) < Instant(0) + seconds(200), "a slow attempt takes ten minutes");
+}
+
+#[test]
+fn a_duplicate_waits_for_room_on_another_node() {
+    let mut world = world(2, 10);
+    let first = world.submit(job(vec![tasks(1, "10s")]));
+    let id = world.submit(job(vec![tasks(3, "60s")]));
+    world.run_for(seconds(50));
+    world.ask_master(ToMaster::Drain { node: NodeId(1), drained: true });
+    world.run_for(seconds(150));
+    assert_eq!(world.outcome(first), Some(JobOutcome::Succeeded), "there is room on the slow node");
+    assert!(world.log.iter().any(|line| line.contains("-> master: return")), "it was granted");
+    assert_eq!(duplicates(&world, id), [], "{}", world.log.join("\n"));
+    world.ask_master(ToMaster::Drain { node: NodeId(1), drained: false });
+    world.run_for(seconds(100));
+    assert_eq!(duplicates(&world, id), [NodeId(1)], "{}", world.log.join("\n"));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    let open = world.server.as_ref().expect("the server runs").master.describe(world.now).open_tasks;
+    assert_eq!(open, 0, "nothing is requested for attempts that have ended");
 }

@@ -1,0 +1,77 @@
+//! Slow tasks whose job's tasks are placed by the master: the job manager requests room for a duplicate of each together with the
+//! tasks of its stage that have no attempt, and after them. If a stage waits for its last tasks only, its asks thus stay open for
+//! the slow ones among these.
+//!
+//! This is the straggler detection of Boutin et al. 2014, section 3.4, with a node that the master chooses. A grant on the node of
+//! the slow attempt is returned, and room is requested again when the node reports the next time.
+
+use super::stragglers::{Slow, Straggler};
+use super::{JobManager, LaunchTarget};
+use crate::protocol::Rule;
+use crate::role::{Outbox, Record};
+use crate::vocabulary::{AskId, AttemptId, Instant};
+use std::collections::BTreeMap;
+
+/// The slow attempts of which duplicates are requested.
+#[derive(Default)]
+pub(super) struct WantedDuplicates {
+    /// With their stages.
+    of: BTreeMap<AttemptId, u32>,
+    /// The asks do not request the same number.
+    has_changed: bool,
+}
+
+impl WantedDuplicates {
+    pub(super) fn set(&mut self, attempt: AttemptId, stage: u32, is_wanted: bool) {
+        let was_wanted = if is_wanted { self.of.insert(attempt, stage) } else { self.of.remove(&attempt) }.is_some();
+        self.has_changed |= is_wanted != was_wanted;
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
+        self.has_changed
+    }
+
+    /// By stage, with repetitions; the asks request them.
+    pub(super) fn take(&mut self) -> Vec<u32> {
+        self.has_changed = false;
+        self.of.values().copied().collect()
+    }
+}
+
+impl JobManager {
+    /// Requests room for a duplicate of the attempt, or no longer requests it.
+    pub(super) fn request_duplicate(&mut self, attempt: AttemptId, is_wanted: bool) {
+        let stage = self.attempts.get(&attempt).map(|sent| sent.task.stage);
+        if let Some(stage) = stage.filter(|stage| !self.gangs.is_gang(*stage)) {
+            self.duplicates.set(attempt, stage, is_wanted);
+        }
+    }
+
+    /// Launches a duplicate of a slow task in room that no other task of the ask needs. False if there is none on another node.
+    pub(super) fn launch_duplicate(
+        &mut self,
+        now: Instant,
+        ask: AskId,
+        target: LaunchTarget,
+        out: &mut Outbox,
+    ) -> bool {
+        if self.lifecycle.is_stopping() || self.lifecycle.is_held() {
+            return false;
+        }
+        let of_ask = self.duplicates.of.iter().filter(|(_, stage)| self.requests.ask_of(**stage, false) == ask.number);
+        let of_ask: Vec<(AttemptId, u32)> = of_ask.map(|(attempt, stage)| (*attempt, *stage)).collect();
+        for (attempt, stage) in of_ask {
+            // One that cannot be launched here is requested again with the next report.
+            self.duplicates.set(attempt, stage, false);
+            let sent = self.attempts.get(&attempt).filter(|sent| sent.node != target.node);
+            let Some(straggler) = sent.and_then(|sent| self.stragglers.find_straggler(attempt, sent)) else { continue };
+            let Straggler { slow: Slow { task, node, left, .. }, part, takes } = straggler;
+            let execution = self.job.spec.stages[stage as usize].execution;
+            let elsewhere = target.node;
+            out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
+            self.launch(now, LaunchTarget { rule: Rule::Straggler, ..target }, task, execution, out);
+            return true;
+        }
+        false
+    }
+}
