@@ -135,7 +135,7 @@ impl Dispatcher {
     /// In heartbeat mode, the room of a node is assigned when it reports.
     pub fn decide_on_heartbeat(&mut self, now: Instant, node: NodeId, claims: &mut dyn Confirmation, out: &mut Outbox) {
         if let Decide::OnHeartbeats { most } = self.settings.decide {
-            self.fill(now, &[node], Some(most.map_or(u32::MAX, NonZeroU32::get)), claims, out);
+            self.fill(now, &[node], most.map(NonZeroU32::get), claims, out);
             // One node alone is not enough for a gang.
             self.fill_cluster(now, true, claims, out);
             self.reclaim(now, claims, out);

@@ -194,7 +194,10 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// `rooms` has no nodes yet.
-    pub fn new(settings: DispatchSettings, queues: QueueTree, scheduler: Scheduler, rooms: Ledger) -> Dispatcher {
+    pub fn new(settings: DispatchSettings, queues: QueueTree, mut scheduler: Scheduler, rooms: Ledger) -> Dispatcher {
+        if settings.decide != Decide::OnEvents {
+            scheduler.use_slow_nodes();
+        }
         Dispatcher {
             kinds: settings.kinds.clone(),
             settings,

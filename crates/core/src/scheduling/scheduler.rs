@@ -193,7 +193,7 @@ impl Scheduler {
         let before = request.open();
         let was_idle = before == 0;
         if was_idle {
-            if now.since(request.waiting_since) >= Self::SEARCHED_AGAIN_AFTER {
+            if self.speeds.is_some() && now.since(request.waiting_since) >= Self::SEARCHED_AGAIN_AFTER {
                 // Its last grant may have been returned because of the node.
                 request.no_room_at = None;
             }
@@ -432,7 +432,7 @@ impl Scheduler {
                 self.try_reservation(now, ask, node, most, ledger, confirm);
             };
         }
-        if most.is_none() && ledger.is_slow(node) {
+        if ledger.is_slow(node) {
             return self.note_slow_room(ledger);
         }
         for _ in 0..most.unwrap_or(u32::MAX) {
@@ -479,6 +479,7 @@ impl Scheduler {
                     // Blocked as before: nothing new to report.
                     self.queue.ask_mut(choice.ask).no_room_at = Some(ledger.growths());
                     self.inter_job.outcome(choice.ask, Outcome::NoRoom);
+                    self.note_slow_room(ledger);
                     continue;
                 }
                 RoomSince::On(node) => {
