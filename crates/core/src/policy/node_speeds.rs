@@ -267,7 +267,7 @@ mod tests {
             let expected = Duration(if number % 10 == 9 { SECOND } else { 8 * SECOND });
             for _ in 0..20 {
                 let run = EndedRun { node, ask: ask(number), since: now, expected };
-                now = now + Duration(8 * SECOND);
+                now += Duration(8 * SECOND);
                 speeds.on_ended(now, &run, &mut ratios);
             }
         }
