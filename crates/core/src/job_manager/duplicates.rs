@@ -58,18 +58,19 @@ impl JobManager {
         let of_ask = self.duplicates.of.iter().filter(|(_, stage)| self.requests.ask_of(**stage, false) == ask.number);
         let of_ask: Vec<(AttemptId, u32)> = of_ask.map(|(attempt, stage)| (*attempt, *stage)).collect();
         let may_start = !self.lifecycle.is_stopping() && !self.lifecycle.is_held();
-        for (attempt, stage) in of_ask {
-            // One that cannot be launched here is requested again with the next report.
-            self.duplicates.set(attempt, stage, false);
+        for &(attempt, stage) in &of_ask {
             let sent = self.attempts.get(&attempt).filter(|sent| may_start && sent.node != target.node);
             let Some(straggler) = sent.and_then(|sent| self.stragglers.find_straggler(attempt, sent)) else { continue };
             let Straggler { slow: Slow { task, node, left, .. }, part, takes } = straggler;
+            self.duplicates.set(attempt, stage, false);
             let execution = self.job.spec.stages[stage as usize].execution;
             let elsewhere = target.node;
             out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
             self.launch(now, LaunchTarget { rule: Rule::Straggler, ..target }, task, execution, out);
             return true;
         }
+        // Those that cannot be launched here are requested again with their next reports.
+        of_ask.into_iter().for_each(|(attempt, stage)| self.duplicates.set(attempt, stage, false));
         false
     }
 }

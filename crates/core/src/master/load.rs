@@ -599,6 +599,9 @@ impl Master {
                 self.dispatch.scheduler.on_room_opened();
                 self.dispatch.decide(now, &[], &mut self.claims, out);
             }
+        } else if is_up && !drained {
+            // It may not be slow any more.
+            self.dispatch.decide(now, &[], &mut self.claims, out);
         }
     }
 

@@ -256,6 +256,7 @@ impl Master {
     fn forget_node(&mut self, node: NodeId) {
         self.nodes.forget(node);
         self.dispatch.rooms.remove(node);
+        self.dispatch.scheduler.on_node_removed(node, &mut self.dispatch.rooms);
         self.dispatch.names.remove(node);
     }
 

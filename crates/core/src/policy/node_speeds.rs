@@ -63,7 +63,8 @@ impl Ratios {
     }
 
     fn variance(&self) -> i64 {
-        self.squares.checked_div(self.number).map_or(0, |squares| squares - self.mean() * self.mean()).max(0)
+        let [number, sum, squares] = [self.number, self.sum, self.squares].map(i128::from);
+        (squares * number - sum * sum).checked_div(number * number).unwrap_or_default() as i64
     }
 }
 
@@ -113,13 +114,18 @@ pub struct EndedRun {
 
 impl Evidence {
     fn weight(&self, now: Instant, half_life: Duration) -> i64 {
-        let half_life = half_life.max(Duration(self.took.0.saturating_mul(HALF_AFTER_RUNS)));
-        decayed(self.weight as u64, now.since(self.at), half_life) as i64
+        decayed(self.weight as u64, now.since(self.at), self.half_life(half_life)) as i64
+    }
+
+    fn half_life(&self, least: Duration) -> Duration {
+        least.max(Duration(self.took.0.saturating_mul(HALF_AFTER_RUNS)))
     }
 
     /// `slower`: how much slower it was than the earlier ones of its ask, whose ratios have this variance.
     fn add(&mut self, now: Instant, run: &EndedRun, slower: i64, variance: i64, half_life: Duration) {
-        let is_one = |batch: &&mut Batch| batch.ask == run.ask && run.since < batch.ended_at;
+        let half_life = self.half_life(half_life);
+        let is_recent = |batch: &Batch| now.since(batch.ended_at) < half_life;
+        let is_one = |batch: &&mut Batch| batch.ask == run.ask && run.since < batch.ended_at && is_recent(batch);
         if let Some(batch) = self.batches.iter_mut().find(is_one) {
             let before = batch.sum / batch.attempts;
             (batch.attempts, batch.sum) = (batch.attempts + 1, batch.sum + slower);
@@ -139,7 +145,8 @@ impl Evidence {
     }
 
     fn mean(&self) -> i64 {
-        self.sum.checked_div(self.weight).unwrap_or_default()
+        // Attempts that were added to an old group count more than it does.
+        self.sum.checked_div(self.weight).unwrap_or_default().clamp(-MOST, MOST)
     }
 }
 
@@ -182,7 +189,7 @@ impl NodeSpeeds {
         let (weight, mean) = (entry.weight(now, self.half_life), entry.mean() - self.all.mean());
         // The square of the mean is compared with that of its standard error.
         let is_sure = mean * mean * weight >= SURE * SURE * ONE;
-        if entry.groups < LEAST_GROUPS || mean <= 0 || !is_sure { USUAL } else { times(mean) }
+        if entry.groups < LEAST_GROUPS || mean <= 0 || !is_sure { USUAL } else { times(mean.min(MOST)) }
     }
 }
 
@@ -297,6 +304,20 @@ mod tests {
         // Tasks of an hour say something for longer.
         let (speeds, now) = after(1_000, |_, node| (if node == NodeId(9) { 7_200 } else { 3_600 } * SECOND, SECOND));
         assert!(speeds.slowness(now + Duration::from_secs(7_200), NodeId(9)) >= SLOW);
+    }
+
+    #[test]
+    fn late_attempts_of_an_old_group_do_not_outweigh_what_came_later() {
+        let (mut speeds, mut even, mut uneven) = (NodeSpeeds::new(HALF_LIFE), Ratios::default(), Ratios::default());
+        let mut run = |ratios: &mut Ratios, number, since: u64, now: u64| {
+            let run = EndedRun { node: NodeId(0), ask: ask(number), since: Instant(since), expected: Duration(SECOND) };
+            speeds.on_ended(Instant(now), &run, ratios);
+        };
+        (1..20).for_each(|at| run(&mut even, 0, 100 * at * SECOND, (100 * at + 1) * SECOND));
+        let late = 100_000 * SECOND;
+        (0..30).for_each(|at| run(&mut uneven, 1, late, late + (SECOND << (at % 10)) / 30));
+        run(&mut even, 0, 1_900 * SECOND, 2 * late);
+        assert!(speeds.slowness(Instant(2 * late), NodeId(0)) <= USUAL << 3);
     }
 
     #[test]

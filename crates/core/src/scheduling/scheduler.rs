@@ -193,7 +193,8 @@ impl Scheduler {
         let before = request.open();
         let was_idle = before == 0;
         if was_idle {
-            if self.speeds.is_some() && now.since(request.waiting_since) >= Self::SEARCHED_AGAIN_AFTER {
+            let may_be_returned = self.speeds.is_some() || self.settings.reclaim.is_some();
+            if may_be_returned && now.since(request.waiting_since) >= Self::SEARCHED_AGAIN_AFTER {
                 // Its last grant may have been returned because of the node.
                 request.no_room_at = None;
             }

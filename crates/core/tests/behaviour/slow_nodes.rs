@@ -107,6 +107,55 @@ fn tasks_that_only_a_slow_node_can_run_do_not_wait_for_others() {
 }
 
 #[test]
+fn tasks_that_are_too_large_for_other_nodes_do_not_wait_for_those() {
+    let mut world = World::new(Preset::AMALGAM);
+    world.start_server();
+    world.add_node(Resources::new(4_000, 0), &[]);
+    (0..3).for_each(|_| world.add_node(TWO, &[]));
+    world.nodes[SLOW.0 as usize].executor.slowness = 3;
+    world.settle();
+    learn(&mut world);
+    let large = StageSpec { expected: Some(seconds(100)), ..stage("large", 1, "100s", 3_000) };
+    // Tasks end all the time on the others.
+    world.submit(job(vec![tasks(60, "10s")]));
+    let (id, began) = (world.submit(job(vec![large])), world.now);
+    world.run_for(seconds(500));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert!(world.end_of(id).since(began) < seconds(340), "it takes 300 s there");
+}
+
+#[test]
+fn tasks_near_a_slow_node_wait_for_others() {
+    let mut world = world(4, 3);
+    learn(&mut world);
+    let mut near = tasks(2, "20s");
+    near.near = vec!["host0".to_owned()];
+    let (since, began) = (world.disk.len(), world.now);
+    let id = world.submit(job(vec![near]));
+    world.run_for(seconds(60));
+    assert_eq!(launched_on(&world, since, SLOW), 0, "{}", world.log.join("\n"));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert!(world.end_of(id).since(began) < seconds(30));
+}
+
+#[test]
+fn a_node_that_an_operator_declares_well_takes_what_waits() {
+    let mut world = world(1, 3);
+    world.add_node(TWO, &[]);
+    world.settle();
+    learn(&mut world);
+    world.run_for(seconds(300));
+    // Both other cores are taken for long, and what waits expects to have one of them soon.
+    world.submit(job(vec![tasks(2, "30s")]));
+    let (id, began) = (world.submit(job(vec![tasks(1, "100s")])), world.now);
+    world.run_for(seconds(1));
+    assert_eq!(world.running_tasks().iter().filter(|task| task.job == id).count(), 0, "{}", world.log.join("\n"));
+    world.ask_master(ToMaster::Drain { node: SLOW, drained: false });
+    assert_eq!(world.running_tasks().iter().filter(|task| task.job == id).count(), 1);
+    assert!(world.now.since(began) < seconds(2));
+}
+
+#[test]
 fn a_node_on_which_attempts_fail_gets_no_tasks_while_others_have_room() {
     let mut world = world(4, 1);
     world.nodes[SLOW.0 as usize].executor.fault = Some("no space left".to_owned());

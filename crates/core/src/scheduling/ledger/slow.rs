@@ -54,10 +54,11 @@ impl Ledger {
         self.slow.times.iter().map(|(index, times)| (self.node(*index), *times))
     }
 
-    /// Whether nodes that are not slow are of the class.
-    pub fn has_others_than_slow(&self, class: u32) -> bool {
-        let blocks = self.nodes.len().div_ceil(BLOCK);
-        (0..blocks).any(|block| self.classes.table().word(class, block) & !self.slow.word(block) != 0)
+    /// Whether a node of the class that is not slow and takes work could hold the shape. Examines all nodes if there is none.
+    pub fn has_others_than_slow(&self, class: u32, shape: &Resources) -> bool {
+        let is_one = |index: usize| self.nodes[index].takes_work() && shape.fits_in(&self.nodes[index].capacity);
+        let is_fast = |index: &usize| !self.slow.bits.contains(*index);
+        (0..self.nodes.len()).filter(is_fast).any(|index| is_one(index) && self.classes.table().meets(class, index))
     }
 }
 

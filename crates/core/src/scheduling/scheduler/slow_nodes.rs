@@ -3,7 +3,8 @@
 //!
 //! How many times as long tasks take on a node follows from the attempts that ended there ([`NodeSpeeds`]), and from the
 //! probability that an attempt succeeds, since a failed task runs again. The expected wait elsewhere is the time in which as many
-//! tasks end on the cluster as wait before this one and with it. A task waits at most for as long as it would lose.
+//! tasks end on the cluster as wait before this one and with it. An ask waits at most for as long as a task would lose, since it was
+//! last granted room.
 
 use super::{Confirm, Scheduler};
 use crate::policy::node_speeds::{EndedRun, NodeSpeeds, USUAL};
@@ -22,6 +23,10 @@ pub(super) struct Speeds {
     reviewed_at: Instant,
     offered_at: Instant,
     next_offer: Option<Instant>,
+    /// Of the slow nodes with room, so many were offered in turn.
+    offered: usize,
+    /// Nodes that are not slow any more, whose room was not assigned since.
+    recovered: Vec<NodeId>,
 }
 
 /// An attempt that runs.
@@ -45,6 +50,8 @@ impl Speeds {
             reviewed_at: Instant::ZERO,
             offered_at: Instant::ZERO,
             next_offer: None,
+            offered: 0,
+            recovered: Vec::new(),
         }
     }
 
@@ -74,8 +81,9 @@ impl Scheduler {
     /// The least time between two offers of the room on slow nodes, and the time after which it is offered again while tasks wait.
     const SLOW_OFFERED_EVERY: Duration = Duration::from_millis(10);
     const SLOW_OFFERED_AGAIN: Duration = Duration::from_secs(1);
-    /// Maximum numbers of asks and of nodes that are examined for it.
-    const EXAMINED_FOR_SLOW: usize = 256;
+    /// Maximum numbers of asks that are examined for it, of those that fit, and of nodes.
+    const EXAMINED_FOR_SLOW: usize = 4_096;
+    const CONSIDERED_FOR_SLOW: usize = 256;
     const SLOW_OFFERED: usize = 64;
     /// How often it is examined whether nodes are still slow.
     const SPEEDS_REVIEWED_EVERY: Duration = Duration::from_secs(1);
@@ -109,6 +117,15 @@ impl Scheduler {
         }
     }
 
+    /// The node is not used any more.
+    pub fn on_node_removed(&mut self, node: NodeId, ledger: &mut Ledger) {
+        if let Some(speeds) = &mut self.speeds {
+            speeds.success.remove(&node);
+            speeds.learned.forget(node);
+            ledger.set_slowness(node, USUAL);
+        }
+    }
+
     /// The nodes whose last known probability of success is below one.
     pub fn failing_nodes(&self) -> Vec<NodeId> {
         self.speeds.iter().flat_map(|speeds| speeds.success.keys().copied()).collect()
@@ -126,29 +143,31 @@ impl Scheduler {
         self.judge(now, booking.node, ledger);
     }
 
-    /// Sets how slow the node is. Returns whether it was slow and is not any more.
-    fn judge(&mut self, now: Instant, node: NodeId, ledger: &mut Ledger) -> bool {
-        let Some(speeds) = &self.speeds else { return false };
+    /// Sets how slow the node is.
+    fn judge(&mut self, now: Instant, node: NodeId, ledger: &mut Ledger) {
+        let Some(speeds) = &mut self.speeds else { return };
         let was_slow = ledger.is_slow(node);
         let times = speeds.slowness(now, node);
         if was_slow || times > USUAL {
             ledger.set_slowness(node, times);
         }
-        was_slow && !ledger.is_slow(node)
+        if was_slow && !ledger.is_slow(node) {
+            speeds.recovered.push(node);
+            speeds.offer_soon();
+        }
     }
 
     /// Assigns the room of nodes that are not slow any more.
     pub(super) fn review_speeds(&mut self, now: Instant, ledger: &mut Ledger, confirm: &mut Confirm<'_>) {
-        let Some(speeds) = self.speeds.as_mut().filter(|_| ledger.has_slow_nodes()) else { return };
-        if now.since(speeds.reviewed_at) < Self::SPEEDS_REVIEWED_EVERY {
-            return;
+        let Some(speeds) = &mut self.speeds else { return };
+        if ledger.has_slow_nodes() && now.since(speeds.reviewed_at) >= Self::SPEEDS_REVIEWED_EVERY {
+            speeds.reviewed_at = now;
+            let slow: Vec<NodeId> = ledger.slow_nodes().map(|(node, _)| node).collect();
+            slow.into_iter().for_each(|node| self.judge(now, node, ledger));
         }
-        speeds.reviewed_at = now;
-        let slow: Vec<NodeId> = ledger.slow_nodes().map(|(node, _)| node).collect();
-        for node in slow {
-            if self.judge(now, node, ledger) {
-                self.fill_node(now, node, None, ledger, confirm);
-            }
+        let recovered = self.speeds.as_mut().map(|speeds| std::mem::take(&mut speeds.recovered)).unwrap_or_default();
+        for node in recovered {
+            self.fill_node(now, node, None, ledger, confirm);
         }
     }
 
@@ -168,24 +187,36 @@ impl Scheduler {
         let has_room = |node: &NodeId| !ledger.offer_is_closed(*node) && !ledger.offer(*node).is_zero();
         let is_kept = |node: &NodeId| self.reservation.as_ref().is_some_and(|kept| kept.has(*node));
         let slow = ledger.slow_nodes().filter(|(node, _)| has_room(node) && !is_kept(node));
-        let mut nodes: Vec<(u32, NodeId)> = slow.take(Self::SLOW_OFFERED).map(|(node, times)| (times, node)).collect();
-        nodes.sort_unstable();
+        let mut nodes: Vec<(u32, NodeId)> = slow.map(|(node, times)| (times, node)).collect();
         if nodes.is_empty() {
             return;
         }
-        let mut asks = Vec::new();
+        if nodes.len() > Self::SLOW_OFFERED {
+            let first = speeds.offered % nodes.len();
+            nodes.rotate_left(first);
+            nodes.truncate(Self::SLOW_OFFERED);
+            speeds.offered = first + Self::SLOW_OFFERED;
+        }
+        nodes.sort_unstable();
+        // The asks of which a task has room there, each with the number of tasks before it.
+        let (mut asks, mut ahead, mut seen): (Vec<(AskSlot, u64)>, u64, usize) = (Vec::new(), 0, 0);
         self.inter_job.blocked(&mut |ask| {
-            asks.push(ask);
-            asks.len() == Self::EXAMINED_FOR_SLOW
+            let request = self.queue.ask(ask);
+            let fits = |(_, node): &(u32, NodeId)| {
+                request.shape.fits_in(&ledger.offer(*node)) && self.reaches(ask, *node, ledger)
+            };
+            asks.extend((!request.is_gang && nodes.iter().any(fits)).then_some((ask, ahead)));
+            (ahead, seen) = (ahead + request.open(), seen + 1);
+            asks.len() == Self::CONSIDERED_FOR_SLOW || seen == Self::EXAMINED_FOR_SLOW
         });
-        let mut ahead = 0;
-        for ask in asks {
-            if !self.queue.ask(ask).is_gang {
-                for &(times, node) in &nodes {
-                    self.start_on_slow(now, ask, ahead, (times, node), ledger, confirm);
-                }
+        let mut has_others = BTreeMap::new();
+        for (ask, before) in asks {
+            let (class, shape) = (self.queue.ask(ask).widest_class, self.queue.ask(ask).shape);
+            let has_others =
+                *has_others.entry((class, shape)).or_insert_with(|| ledger.has_others_than_slow(class, &shape));
+            for &(times, node) in &nodes {
+                self.start_on_slow(now, ask, before, (times, node), has_others, ledger, confirm);
             }
-            ahead += self.queue.ask(ask).open();
         }
         if let Some(speeds) = self.speeds.as_mut().filter(|_| ahead > 0) {
             let again = now + Self::SLOW_OFFERED_AGAIN;
@@ -199,6 +230,7 @@ impl Scheduler {
         ask: AskSlot,
         ahead: u64,
         (times, node): (u32, NodeId),
+        has_others: bool,
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) {
@@ -207,7 +239,7 @@ impl Scheduler {
             && self.queue.ask(ask).shape.fits_in(&ledger.offer(node))
             && self.reaches(ask, node, ledger)
             && self.inter_job.limit_on(ask).is_none()
-            && !self.waits_for_another(now, ask, ahead, times, ledger)
+            && !(has_others && self.waits_for_another(now, ask, ahead, times))
         {
             if self.grant(now, choice, node, self.inter_job.rule(), ledger, confirm).is_err() {
                 return;
@@ -217,7 +249,7 @@ impl Scheduler {
 
     /// Whether the last task of the ask is expected to end sooner if it waits for room on a node that is not slow, behind this number
     /// of other tasks. `times`: how many times as long it takes on the slow node, in thousandths.
-    fn waits_for_another(&self, now: Instant, ask: AskSlot, ahead: u64, times: u32, ledger: &Ledger) -> bool {
+    fn waits_for_another(&self, now: Instant, ask: AskSlot, ahead: u64, times: u32) -> bool {
         let request = self.queue.ask(ask);
         let Some(expected) = request.expected else { return false };
         let lost = u128::from(expected.0) * u128::from(times.saturating_sub(USUAL)) / u128::from(USUAL);
@@ -225,6 +257,6 @@ impl Scheduler {
         // In nanoseconds.
         let wait = u128::from(awaited) * u128::from(self.pace.each(now, awaited)) / 1_000;
         let waited = u128::from(now.since(request.waiting_since).0);
-        wait < lost && waited < lost && ledger.has_others_than_slow(request.class)
+        wait < lost && waited < lost
     }
 }
