@@ -38,6 +38,16 @@ struct Run {
     expected: Duration,
 }
 
+/// An ask that waits.
+#[derive(Clone, Copy)]
+struct Waiting {
+    ask: AskSlot,
+    /// The number of tasks before it.
+    ahead: u64,
+    /// Whether nodes that are not slow could hold its tasks.
+    has_others: bool,
+}
+
 impl Speeds {
     /// Time in which the weight of an attempt's time halves: the same as that of its success.
     const HALF_LIFE: Duration = Duration::from_secs(600);
@@ -215,7 +225,8 @@ impl Scheduler {
             let has_others =
                 *has_others.entry((class, shape)).or_insert_with(|| ledger.has_others_than_slow(class, &shape));
             for &(times, node) in &nodes {
-                self.start_on_slow(now, ask, before, (times, node), has_others, ledger, confirm);
+                let waiting = Waiting { ask, ahead: before, has_others };
+                self.start_on_slow(now, waiting, (times, node), ledger, confirm);
             }
         }
         if let Some(speeds) = self.speeds.as_mut().filter(|_| ahead > 0) {
@@ -227,19 +238,18 @@ impl Scheduler {
     fn start_on_slow(
         &mut self,
         now: Instant,
-        ask: AskSlot,
-        ahead: u64,
+        waiting: Waiting,
         (times, node): (u32, NodeId),
-        has_others: bool,
         ledger: &mut Ledger,
         confirm: &mut Confirm<'_>,
     ) {
+        let Waiting { ask, .. } = waiting;
         let choice = NextAsk { ask, passed_over: 0, parked: true };
         while self.queue.ask(ask).open() > 0
             && self.queue.ask(ask).shape.fits_in(&ledger.offer(node))
             && self.reaches(ask, node, ledger)
             && self.inter_job.limit_on(ask).is_none()
-            && !(has_others && self.waits_for_another(now, ask, ahead, times))
+            && !self.waits_for_another(now, waiting, times)
         {
             if self.grant(now, choice, node, self.inter_job.rule(), ledger, confirm).is_err() {
                 return;
@@ -247,9 +257,10 @@ impl Scheduler {
         }
     }
 
-    /// Whether the last task of the ask is expected to end sooner if it waits for room on a node that is not slow, behind this number
-    /// of other tasks. `times`: how many times as long it takes on the slow node, in thousandths.
-    fn waits_for_another(&self, now: Instant, ask: AskSlot, ahead: u64, times: u32) -> bool {
+    /// Whether the last task of the ask is expected to end sooner if it waits for room on a node that is not slow, behind the
+    /// tasks before it. `times`: how many times as long it takes on the slow node, in thousandths.
+    fn waits_for_another(&self, now: Instant, waiting: Waiting, times: u32) -> bool {
+        let Waiting { ask, ahead, has_others } = waiting;
         let request = self.queue.ask(ask);
         let Some(expected) = request.expected else { return false };
         let lost = u128::from(expected.0) * u128::from(times.saturating_sub(USUAL)) / u128::from(USUAL);
@@ -257,6 +268,6 @@ impl Scheduler {
         // In nanoseconds.
         let wait = u128::from(awaited) * u128::from(self.pace.each(now, awaited)) / 1_000;
         let waited = u128::from(now.since(request.waiting_since).0);
-        wait < lost && waited < lost
+        has_others && wait < lost && waited < lost
     }
 }
