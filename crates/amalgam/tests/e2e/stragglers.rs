@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 const CONFIG: &str = "preset = \"apollo\"\nheartbeat = \"200ms\"\n[policies.queueing]\n\
                       progress_every = \"250ms\"\nduplicate_saves = \"500ms\"\nreport_every = \"100ms\"\n";
+/// The default preset: the master chooses the node of the duplicate.
+const BY_MASTER: &str = "heartbeat = \"200ms\"\n";
 
 /// The first attempt of the first task would take two minutes and reports that; all others take two seconds.
 const SLOW: &str = r#"
@@ -42,8 +44,8 @@ fn count(scene: &Scene, id: &str, kind: &str) -> usize {
 }
 
 /// A cluster with a job whose slow first task has its second attempt.
-fn racing() -> (Cluster, String) {
-    let cluster = Cluster::start(2, 2, CONFIG);
+fn racing(config: &str) -> (Cluster, String) {
+    let cluster = Cluster::start(2, 2, config);
     let job = cluster.scene.write("job.toml", SLOW);
     let id = cluster.scene.submit(&[job.to_str().unwrap()]);
     until_true("a duplicate", || count(&cluster.scene, &id, "straggles") == 1);
@@ -52,8 +54,17 @@ fn racing() -> (Cluster, String) {
 
 #[test]
 fn a_slow_process_is_overtaken_and_the_output_is_its_duplicates() {
+    is_overtaken(CONFIG);
+}
+
+#[test]
+fn a_slow_process_is_overtaken_where_the_master_has_room() {
+    is_overtaken(BY_MASTER);
+}
+
+fn is_overtaken(config: &str) {
     let submitted = Instant::now();
-    let (cluster, id) = racing();
+    let (cluster, id) = racing(config);
     let scene = &cluster.scene;
     scene.ok(&["wait", &id]);
     let took = submitted.elapsed();
@@ -73,7 +84,7 @@ fn a_slow_process_is_overtaken_and_the_output_is_its_duplicates() {
 
 #[test]
 fn both_attempts_outlive_the_server_and_one_result_counts() {
-    let (cluster, id) = racing();
+    let (cluster, id) = racing(CONFIG);
     cluster.kill_server();
     cluster.start_server();
     let scene = &cluster.scene;

@@ -21,32 +21,32 @@ impl Master {
     pub(super) fn on_node_failed(&mut self, now: Instant, node: NodeId, suspects: u32) {
         if self.is_in_use(node) {
             self.reliability.on_failure(now, node, suspects);
-            self.report_success_rates(now, &[node]);
+            self.dispatch.scheduler.note_failure(node);
         }
     }
 
     /// A task failed at several nodes, each this long ago.
     pub(super) fn on_task_fails(&mut self, now: Instant, at: &[(NodeId, Duration)]) {
         self.reliability.on_bad_task(now, at);
-        let nodes: Vec<NodeId> = at.iter().map(|(node, _)| *node).collect();
-        self.report_success_rates(now, &nodes);
     }
 
     /// The node is lost. A node that was not up in this incarnation of the master did not fail in it.
     pub(super) fn count_loss(&mut self, now: Instant, node: NodeId) {
         if self.dispatch.rooms.state(node) == Some(NodeState::Unreachable) && self.is_in_use(node) {
             self.reliability.on_failure(now, node, 1);
-            self.report_success_rates(now, &[node]);
+            self.dispatch.scheduler.note_failure(node);
         }
     }
 
-    /// Tells the scheduler how likely attempts succeed on these nodes, if that has changed.
-    pub(super) fn report_success_rates(&mut self, now: Instant, nodes: &[NodeId]) {
+    /// Tells the scheduler how likely attempts succeed on nodes with failures. Examines all nodes if there are any such, so it is
+    /// called at reviews and not for each failure.
+    pub(super) fn report_success_rates(&mut self, now: Instant) {
+        let failing = self.dispatch.scheduler.failing_nodes();
+        if failing.is_empty() {
+            return;
+        }
         let usual = self.reliability.usual(now);
-        for &node in nodes {
-            if self.dispatch.rooms.state(node).is_none() {
-                continue;
-            }
+        for node in failing {
             let success = self.reliability.success(now, node, usual) as u32;
             self.dispatch.scheduler.on_success_rate(now, node, success, &mut self.dispatch.rooms);
         }

@@ -536,8 +536,7 @@ impl Master {
                 Some(NodeState::Lost) | None => {}
             }
         }
-        let failing = self.dispatch.scheduler.failing_nodes();
-        self.report_success_rates(now, &failing);
+        self.report_success_rates(now);
         self.dispatch.scheduler.review_reservation(now, &mut self.dispatch.rooms);
         // Only this review decides about the room of reserved nodes: they must not wait until another task ends there.
         let kept: Vec<NodeId> = self.dispatch.scheduler.reserved_nodes().to_vec();
@@ -580,7 +579,7 @@ impl Master {
         if !drained {
             self.reliability.forgive(node);
             self.dispatch.scheduler.forget_speed(now, node, &mut self.dispatch.rooms);
-            self.report_success_rates(now, &[node]);
+            self.report_success_rates(now);
         }
         let entry = self.nodes.entry(node);
         // Undraining a node states that it works again.

@@ -67,6 +67,10 @@ fn a_slow_node_gets_no_tasks_while_others_have_room() {
     assert!(run_jobs(&mut world, 2) > 0, "it is not known yet");
     learn(&mut world);
     assert_eq!(run_jobs(&mut world, 4), 0, "{}", world.log.join("\n"));
+    let statuses = world.server.as_ref().expect("the server runs").master.node_statuses(world.now);
+    let slowness: Vec<Option<u32>> = statuses.iter().map(|status| status.slowness).collect();
+    assert!(slowness[0].is_some_and(|times| (2_500..=3_500).contains(&times)), "{slowness:?}");
+    assert_eq!(slowness[1..], [None; 3]);
     // It is as fast as the others now. That is tried once what was learned is old.
     world.nodes[SLOW.0 as usize].executor.slowness = 1;
     world.run_for(seconds(2 * 3_600));
@@ -150,6 +154,8 @@ fn a_node_that_an_operator_declares_well_takes_what_waits() {
     let (id, began) = (world.submit(job(vec![tasks(1, "100s")])), world.now);
     world.run_for(seconds(1));
     assert_eq!(world.running_tasks().iter().filter(|task| task.job == id).count(), 0, "{}", world.log.join("\n"));
+    let why = world.why(id);
+    assert!(why[0].contains("on node") && why[0].contains("tasks take") && why[0].contains("times as long"), "{why:?}");
     world.ask_master(ToMaster::Drain { node: SLOW, drained: false });
     assert_eq!(world.running_tasks().iter().filter(|task| task.job == id).count(), 1);
     assert!(world.now.since(began) < seconds(2));

@@ -23,7 +23,7 @@ pub(super) struct Speeds {
     reviewed_at: Instant,
     offered_at: Instant,
     next_offer: Option<Instant>,
-    /// Of the slow nodes with room, so many were offered in turn.
+    /// Where the next offer starts among the slow nodes with room, if they are too many for one.
     offered: usize,
     /// Nodes that are not slow any more, whose room was not assigned since.
     recovered: Vec<NodeId>,
@@ -108,13 +108,20 @@ impl Scheduler {
         self.speeds.as_ref()?.next_offer
     }
 
-    /// The probability that an attempt succeeds on the node, in millionths.
+    /// An attempt has failed because of the node: how likely others succeed there is to be reported.
+    pub fn note_failure(&mut self, node: NodeId) {
+        if let Some(speeds) = &mut self.speeds {
+            speeds.success.entry(node).or_insert(1_000_000);
+        }
+    }
+
+    /// The probability that an attempt succeeds on the node, in millionths; ignored for a node without failures.
     pub fn on_success_rate(&mut self, now: Instant, node: NodeId, success: u32, ledger: &mut Ledger) {
         let Some(speeds) = &mut self.speeds else { return };
-        if success < 1_000_000 {
-            speeds.success.insert(node, success);
-        } else if speeds.success.remove(&node).is_none() {
-            return;
+        let Some(known) = speeds.success.get_mut(&node) else { return };
+        *known = success;
+        if success >= 1_000_000 {
+            speeds.success.remove(&node);
         }
         self.judge(now, node, ledger);
     }
@@ -136,12 +143,12 @@ impl Scheduler {
         }
     }
 
-    /// The nodes whose last known probability of success is below one.
+    /// The nodes with failures that still count.
     pub fn failing_nodes(&self) -> Vec<NodeId> {
         self.speeds.iter().flat_map(|speeds| speeds.success.keys().copied()).collect()
     }
 
-    /// An attempt with the booking has ended by itself.
+    /// An attempt with the booking has ended.
     pub(super) fn note_speed(&mut self, now: Instant, booking: &Booking, ledger: &mut Ledger) {
         let Some(speeds) = &mut self.speeds else { return };
         let run = speeds.runs.get_mut(booking.grant.slot as usize).and_then(Option::take);
