@@ -70,11 +70,11 @@ impl Dispatcher {
         self.decide(now, &nodes, claims, out);
     }
 
-    /// Attempts with these grants have ended.
-    pub fn note_ended(&mut self, now: Instant, grants: &[GrantId]) {
+    /// Attempts with these grants have ended. `unfinished`: none has succeeded.
+    pub fn note_ended(&mut self, now: Instant, grants: &[GrantId], unfinished: bool) {
         for grant in grants {
             let Some(booking) = self.rooms.booking(*grant) else { continue };
-            self.scheduler.on_ended(now, &booking, &mut self.rooms);
+            self.scheduler.on_ended(now, &booking, unfinished, &mut self.rooms);
         }
     }
 

@@ -239,8 +239,8 @@ impl Dispatcher {
             (Address::Client(client), _) => {
                 refuse(client, RefusalKind::Invalid, "a client cannot send this", "use the public interface", out);
             }
-            (_, ToMaster::Freed { grants }) => {
-                self.note_ended(now, &grants);
+            (_, ToMaster::Freed { grants, unfinished }) => {
+                self.note_ended(now, &grants, unfinished);
                 self.take_back(now, from, &grants, claims, out);
             }
             (_, ToMaster::Return { grants }) => self.take_back(now, from, &grants, claims, out),

@@ -259,7 +259,7 @@ impl GlobalMaster {
         }
         self.dispatch.free(now, from, &refused, out);
         spared.iter().for_each(|grant| self.dispatch.rooms.spare(*grant));
-        self.dispatch.note_ended(now, &freed);
+        self.dispatch.note_ended(now, &freed, false);
         let left = self.to_be_left(&freed);
         self.dispatch.free(now, from, &freed, out);
         self.leave_room(&left);

@@ -69,8 +69,12 @@ impl JobManager {
             self.launch(now, LaunchTarget { rule: Rule::Straggler, ..target }, task, execution, out);
             return true;
         }
-        // Those that cannot be launched here are requested again with their next reports.
-        of_ask.into_iter().for_each(|(attempt, stage)| self.duplicates.set(attempt, stage, false));
+        // The grant is returned. One duplicate less is requested until the node of its attempt reports again, since the next grant
+        // may be on the same node; those of attempts that are not slow any more were requested in vain.
+        let is_here = |attempt: &AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.node == target.node);
+        let (here, gone): (Vec<_>, Vec<_>) = of_ask.into_iter().partition(|(attempt, _)| is_here(attempt));
+        let later = here.into_iter().take(1).chain(gone);
+        later.for_each(|(attempt, stage)| self.duplicates.set(attempt, stage, false));
         false
     }
 }

@@ -198,6 +198,7 @@ impl Requests {
             locality: Arc::clone(&job.near[stage]),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         self.asks.push(Counted { ask, stages: VecDeque::new(), granted: 0, is_sent: true, told: None });
         number
@@ -255,7 +256,7 @@ impl Requests {
         }
         for stage in self.beside.iter().filter(|_| !paused) {
             let open = &mut open[self.ask_of(*stage, false) as usize];
-            (open.count, open.needed) = (open.count + 1, open.needed + 1);
+            (open.count, open.needed, open.duplicates) = (open.count + 1, open.needed + 1, open.duplicates + 1);
         }
         let default_timeout = job.default_timeout;
         let times = |stage: u32| {
@@ -267,8 +268,7 @@ impl Requests {
         }
         for (counted, open) in self.asks.iter_mut().zip(open) {
             let (wanted, needed) = (counted.granted + open.count, counted.granted + open.needed);
-            counted.is_sent &= (wanted, needed) == (counted.ask.wanted, counted.ask.needed);
-            (counted.ask.wanted, counted.ask.needed) = (wanted, needed);
+            counted.set_counts(wanted, needed, open.duplicates);
         }
         self.deferrable = demand.deferrable;
         self.demand = self.count_open();
@@ -323,6 +323,7 @@ impl Requests {
             counted.granted = 0;
             counted.ask.wanted = 0;
             counted.ask.needed = 0;
+            counted.ask.duplicates = 0;
             (counted.is_sent, counted.told) = (true, None);
         }
         self.deferrable.clear();
@@ -415,6 +416,7 @@ impl OpenDemand {
 struct Open {
     count: u64,
     needed: u64,
+    duplicates: u64,
 }
 
 /// The stages with demand: how many tasks, and how many of them are needed now.
@@ -447,6 +449,12 @@ impl Counted {
         };
         self.is_sent &= !is_news && self.ask.limit == limit;
         (self.ask.expected, self.ask.limit) = (expected, limit);
+    }
+
+    fn set_counts(&mut self, wanted: u64, needed: u64, duplicates: u64) {
+        let (ask, new) = (&mut self.ask, (wanted, needed, duplicates));
+        self.is_sent &= new == (ask.wanted, ask.needed, ask.duplicates);
+        (ask.wanted, ask.needed, ask.duplicates) = new;
     }
 
     fn set_rank(&mut self, rank: u32) {

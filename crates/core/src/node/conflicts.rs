@@ -76,7 +76,7 @@ impl NodeAgent {
             out.send(id.job, ToJobManager::Promoted { attempt: id, grant: held });
         }
         if held != Some(grant) {
-            out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+            out.send(TheMaster, ToMaster::Freed { grants: vec![grant], unfinished: true });
         }
         if held.is_some() {
             self.guarantee_files(now, id, out);

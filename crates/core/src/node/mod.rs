@@ -336,13 +336,14 @@ impl NodeAgent {
         }
         let ended = self.attempts.end(id, ended);
         self.waits.on_change(now);
-        self.master.on_ended(ended.reason.is_success());
+        let unfinished = !ended.reason.is_success();
+        self.master.on_ended(!unfinished);
         if let EndReason::NodeFault(why) = &ended.reason {
             out.send(TheMaster, ToMaster::CannotLaunch { why: why.clone() });
         }
         out.send(id.job, ToJobManager::Finished { attempt: id, ended: Arc::clone(&ended), instead });
         if let Some(grant) = grant {
-            out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+            out.send(TheMaster, ToMaster::Freed { grants: vec![grant], unfinished });
         }
         self.release_files(now, id, &ended, out);
         self.start_what_fits(now, out);

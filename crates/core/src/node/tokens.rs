@@ -188,7 +188,7 @@ impl NodeAgent {
         } else if self.admits(now, from, &launch, out) {
             if let Some(grant) = launch.grant.filter(|grant| self.tokens.preempted.remove(grant)) {
                 self.refuse(now, &launch, out);
-                out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+                out.send(TheMaster, ToMaster::Freed { grants: vec![grant], unfinished: true });
             } else if self.master.honours(launch.grant) {
                 self.accept(now, launch, out);
             } else {
@@ -237,7 +237,7 @@ impl NodeAgent {
                     self.refuse(now, launch, out);
                     // The master knows about older grants from the registration.
                     if let Some(grant) = grant.filter(|grant| self.master.honours(Some(*grant))) {
-                        out.send(TheMaster, ToMaster::Freed { grants: vec![grant] });
+                        out.send(TheMaster, ToMaster::Freed { grants: vec![grant], unfinished: true });
                     }
                 }
             }

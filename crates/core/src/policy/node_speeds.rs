@@ -6,6 +6,8 @@
 //! scale: a node that takes twice as long is as far from the others as one that takes half as long. Attempts of an ask that ran at
 //! the same time on a node are one piece of evidence: the first tasks of a stage are often the slowest, wherever they run.
 //!
+//! An attempt that was stopped or has failed counts only if it had already run for longer than what is known of the node says.
+//!
 //! Departs: the paper considers the load and the reliability of servers, and leaves slow ones to duplicates.
 
 use super::reliability::decayed;
@@ -110,6 +112,8 @@ pub struct EndedRun {
     pub ask: AskId,
     pub since: Instant,
     pub expected: Duration,
+    /// It was stopped, or has failed: it would have taken longer.
+    pub unfinished: bool,
 }
 
 impl Evidence {
@@ -159,7 +163,15 @@ impl NodeSpeeds {
     pub fn on_ended(&mut self, now: Instant, run: &EndedRun, ask: &mut Ratios) {
         let ratio = log2(now.since(run.since)) - log2(run.expected);
         let earlier = *ask;
-        ask.add(ratio, MOST_OF_ASK);
+        let index = run.node.0 as usize;
+        if run.unfinished {
+            let known = self.nodes.get(index).map_or(0, Evidence::mean);
+            if ratio - earlier.mean() <= known {
+                return;
+            }
+        } else {
+            ask.add(ratio, MOST_OF_ASK);
+        }
         if earlier.number < LEAST_OF_ASK {
             return;
         }
@@ -167,8 +179,9 @@ impl NodeSpeeds {
         // Few attempts may be equal by chance: the variance of all counts as much as that of some of them.
         let of_ask = earlier.variance() * earlier.number + self.all.variance() * LEAST_OF_ASK;
         let variance = of_ask / (earlier.number + LEAST_OF_ASK);
-        self.all.add(slower, MOST_OF_ALL);
-        let index = run.node.0 as usize;
+        if !run.unfinished {
+            self.all.add(slower, MOST_OF_ALL);
+        }
         if self.nodes.len() <= index {
             self.nodes.resize(index + 1, Evidence::default());
         }
@@ -219,6 +232,12 @@ mod tests {
         AskId { job: JobId(1), number }
     }
 
+    /// An attempt of which one second was expected.
+    fn run_of(node: u32, number: u32, since: u64) -> EndedRun {
+        let (node, since) = (NodeId(node), Instant(since));
+        EndedRun { node, ask: ask(number), since, expected: Duration(SECOND), unfinished: false }
+    }
+
     /// Attempts on ten nodes, one after another, each of the time that is drawn for it and of that which was expected.
     fn after(attempts: u64, mut draw: impl FnMut(&mut Chance, NodeId) -> (u64, u64)) -> (NodeSpeeds, Instant) {
         let (mut speeds, mut ratios, mut chance) =
@@ -230,7 +249,7 @@ mod tests {
             let since = busy_until[node.0 as usize];
             let now = since + Duration(took);
             busy_until[node.0 as usize] = now;
-            let run = EndedRun { node, ask: ask(0), since, expected: Duration(expected) };
+            let run = EndedRun { node, ask: ask(0), since, expected: Duration(expected), unfinished: false };
             speeds.on_ended(now, &run, &mut ratios);
         }
         (speeds, busy_until.into_iter().max().unwrap())
@@ -273,7 +292,7 @@ mod tests {
             let (mut ratios, node) = (Ratios::default(), NodeId(number % 10));
             let expected = Duration(if number % 10 == 9 { SECOND } else { 8 * SECOND });
             for _ in 0..20 {
-                let run = EndedRun { node, ask: ask(number), since: now, expected };
+                let run = EndedRun { node, ask: ask(number), since: now, expected, unfinished: false };
                 now += Duration(8 * SECOND);
                 speeds.on_ended(now, &run, &mut ratios);
             }
@@ -285,7 +304,7 @@ mod tests {
     fn the_slow_first_tasks_of_a_stage_say_little_of_their_node() {
         let (mut speeds, mut ratios) = (NodeSpeeds::new(HALF_LIFE), Ratios::default());
         let mut run = |node: u32, since: u64, took: u64| {
-            let run = EndedRun { node: NodeId(node), ask: ask(0), since: Instant(since), expected: Duration(SECOND) };
+            let run = run_of(node, 0, since);
             speeds.on_ended(Instant(since + took), &run, &mut ratios);
         };
         (0..10).for_each(|_| run(0, 0, SECOND));
@@ -310,7 +329,7 @@ mod tests {
     fn late_attempts_of_an_old_group_do_not_outweigh_what_came_later() {
         let (mut speeds, mut even, mut uneven) = (NodeSpeeds::new(HALF_LIFE), Ratios::default(), Ratios::default());
         let mut run = |ratios: &mut Ratios, number, since: u64, now: u64| {
-            let run = EndedRun { node: NodeId(0), ask: ask(number), since: Instant(since), expected: Duration(SECOND) };
+            let run = run_of(0, number, since);
             speeds.on_ended(Instant(now), &run, ratios);
         };
         (1..20).for_each(|at| run(&mut even, 0, 100 * at * SECOND, (100 * at + 1) * SECOND));
@@ -319,6 +338,28 @@ mod tests {
         let last = late + 10 * SECOND;
         run(&mut even, 0, 1_900 * SECOND, last);
         assert!((USUAL..=USUAL << 3).contains(&speeds.slowness(Instant(last), NodeId(0))));
+    }
+
+    #[test]
+    fn an_attempt_that_was_stopped_counts_if_it_had_run_for_longer_than_others_do() {
+        let slowness_after = |took: Option<u64>| {
+            let (mut speeds, mut ratios) = (NodeSpeeds::new(HALF_LIFE), Ratios::default());
+            for at in (0..800).step_by(10) {
+                let run = run_of(0, 0, at * SECOND);
+                speeds.on_ended(run.since + Duration(SECOND), &run, &mut ratios);
+                if let Some(took) = took {
+                    let stopped = EndedRun { unfinished: true, ..run_of(1, 0, at * SECOND) };
+                    speeds.on_ended(stopped.since + Duration(took), &stopped, &mut ratios);
+                }
+                let ended = run_of(1, 0, (at + 5) * SECOND);
+                speeds.on_ended(ended.since + Duration(2 * SECOND), &ended, &mut ratios);
+            }
+            speeds.slowness(Instant(800 * SECOND), NodeId(1))
+        };
+        let without = slowness_after(None);
+        assert!(without >= SLOW, "{without}");
+        assert_eq!(slowness_after(Some(SECOND / 10)), without);
+        assert!(slowness_after(Some(8 * SECOND)) > without);
     }
 
     #[test]

@@ -42,7 +42,12 @@ pub enum ToMaster {
     /// The same task failed at each of these nodes, this long ago: the task could be the cause.
     TaskFails { at: Vec<(NodeId, Duration)> },
     /// Granted resources are free again.
-    Freed { grants: Vec<GrantId> },
+    Freed {
+        grants: Vec<GrantId>,
+        /// No attempt has succeeded with them; agents of wire version 32 do not report that.
+        #[serde(default)]
+        unfinished: bool,
+    },
 
     /// The changed asks of a job, and the amount of its work.
     Demand { job: JobId, asks: Vec<Ask>, work: Box<JobWork> },
@@ -209,6 +214,9 @@ pub struct Ask {
     /// After how long its tasks are stopped, if all of them are.
     #[serde(default)]
     pub limit: Option<Duration>,
+    /// How many of the wanted tasks are duplicates of slow ones. They are granted last, and only room that is free.
+    #[serde(default)]
+    pub duplicates: u64,
 }
 
 /// A node that stores input of some tasks, and its amount; if sizes are not known, the same amount as the others.

@@ -500,6 +500,7 @@ mod tests {
             locality: Arc::new(holders),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         PublishedView::new(std::iter::once(&ask))
     }

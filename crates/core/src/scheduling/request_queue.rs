@@ -43,6 +43,8 @@ pub struct OpenRequest {
     pub limit: Option<Duration>,
     /// Total since the job started.
     pub wanted: u64,
+    /// How many of these are duplicates of slow tasks, which are granted last.
+    pub duplicates: u64,
     /// Total since the job started.
     pub granted: u64,
     /// Since when nothing of it was granted although tasks were open.
@@ -75,6 +77,11 @@ impl OpenRequest {
 
     pub fn open(&self) -> u64 {
         self.wanted.saturating_sub(self.granted)
+    }
+
+    /// Whether more is open than duplicates, for which no other work has to leave.
+    pub fn has_tasks(&self) -> bool {
+        self.open() > self.duplicates
     }
 }
 

@@ -200,7 +200,8 @@ impl Scheduler {
             }
             request.waiting_since = now;
         }
-        (request.wanted, request.expected, request.limit) = (ask.wanted, ask.expected, ask.limit);
+        (request.wanted, request.duplicates) = (ask.wanted, ask.duplicates);
+        (request.expected, request.limit) = (ask.expected, ask.limit);
         let count = request.open();
         self.predict(now, slot, before);
         self.count_open(before, count);
@@ -312,6 +313,7 @@ impl Scheduler {
             expected: None,
             limit: None,
             wanted: 0,
+            duplicates: 0,
             granted: 0,
             waiting_since: now,
             no_room_at: None,
@@ -371,8 +373,8 @@ impl Scheduler {
     }
 
     /// An attempt with the booking has ended, which is freed next.
-    pub fn on_ended(&mut self, now: Instant, booking: &Booking, ledger: &mut Ledger) {
-        self.note_speed(now, booking, ledger);
+    pub fn on_ended(&mut self, now: Instant, booking: &Booking, unfinished: bool, ledger: &mut Ledger) {
+        self.note_speed(now, booking, unfinished, ledger);
         if let (Some(job), Some(holdings)) = (self.queue.job_slot(booking.job), &mut self.holdings) {
             holdings.on_ended(job, booking.grant);
         }

@@ -128,6 +128,7 @@ impl Model {
             locality: Arc::clone(&entry.holders),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         let body = ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() };
         self.deliver(Event::Message { from: Address::JobManager(id), body });
@@ -137,7 +138,10 @@ impl Model {
         if !self.running.is_empty() {
             let at = self.chance.below(self.running.len() as u32) as usize;
             let (grant, node) = self.running.swap_remove(at);
-            self.deliver(Event::Message { from: Address::Node(node), body: ToMaster::Freed { grants: vec![grant] } });
+            self.deliver(Event::Message {
+                from: Address::Node(node),
+                body: ToMaster::Freed { grants: vec![grant], unfinished: false },
+            });
         }
     }
 

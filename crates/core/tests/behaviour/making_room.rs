@@ -135,7 +135,7 @@ fn only_what_is_named_and_necessary_is_preempted_and_the_rest_is_spared() {
 #[test]
 fn launches_share_the_room_that_earlier_ones_have_made() {
     let mut cluster = Cluster::new();
-    cluster.hear(Address::Node(NODE), ToMaster::Freed { grants: [1, 2, 3, 4].map(grant).to_vec() });
+    cluster.hear(Address::Node(NODE), ToMaster::Freed { grants: [1, 2, 3, 4].map(grant).to_vec(), unfinished: false });
     assert_eq!(cluster.launch(5, 4), launched(&[], &[]));
     cluster.make_room(6, vec![grant(5)]);
     assert_eq!(cluster.launch(6, 1), launched(&[5], &[]));

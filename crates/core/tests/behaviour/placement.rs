@@ -128,6 +128,7 @@ impl Model {
             locality: Arc::default(),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         self.deliver(Address::JobManager(id), ToMaster::Demand { job: id, asks: vec![ask], work: Box::default() });
     }
@@ -140,7 +141,7 @@ impl Model {
         let (grant, node, job) = self.running.swap_remove(at);
         let free = &mut self.free[node.0 as usize];
         *free = free.saturating_add(&self.jobs[job].shape);
-        self.deliver(Address::Node(node), ToMaster::Freed { grants: vec![grant] });
+        self.deliver(Address::Node(node), ToMaster::Freed { grants: vec![grant], unfinished: false });
     }
 
     fn deliver(&mut self, from: Address, body: ToMaster) {

@@ -2,10 +2,13 @@
 //! get a duplicate on a node that the master chooses.
 
 use crate::world::{World, job, stage};
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::protocol::{JobOutcome, Rule, ToMaster};
+use amalgam_core::protocol::{JobAction, JobOutcome, Rule, ToMaster};
 use amalgam_core::role::{Change, Record, Role};
-use amalgam_core::vocabulary::{Constraint, Duration, Instant, JobId, NodeId, Resources, StageSpec, Workdir};
+use amalgam_core::vocabulary::{
+    Constraint, Duration, Instant, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, Workdir,
+};
 use std::sync::Arc;
 
 const SLOW: NodeId = NodeId(0);
@@ -204,4 +207,31 @@ fn a_duplicate_waits_for_room_on_another_node() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     let open = world.server.as_ref().expect("the server runs").master.describe(world.now).open_tasks;
     assert_eq!(open, 0, "nothing is requested for attempts that have ended");
+}
+
+#[test]
+fn a_duplicate_preempts_nothing() {
+    let mut world = World::new(Preset::AMALGAM);
+    let queue = |name, guaranteed| QueueSpec { guaranteed, ..QueueSpec::named(name) };
+    world.queues =
+        QueueTree::new(vec![queue("root.guests", 300_000), queue("root.owners", 700_000)]).expect("a valid tree");
+    world.start_server();
+    (0..2).for_each(|_| world.add_node(Resources::new(3_000, 0), &[]));
+    world.nodes[SLOW.0 as usize].executor.slowness = 20;
+    world.verbose = true;
+    world.settle();
+    let queued = |queue: &str, tasks| JobSpec { queue: queue.to_owned(), ..job(vec![tasks]) };
+    let owner = world.submit(queued("owners", tasks(4, "60s")));
+    let guest = world.submit(queued("guests", tasks(10, "1h")));
+    world.run_for(seconds(200));
+    assert_eq!(launched_on(&world, 0, SLOW), 3, "{}", world.log.join("\n"));
+    assert_eq!(world.running_tasks().iter().filter(|task| task.job == guest).count(), 4);
+    let open = world.server.as_ref().expect("the server runs").master.describe(world.now).open_tasks;
+    assert_eq!(open, 6 + 2, "duplicates are requested: {}", world.log.join("\n"));
+    let preempted = world.log.iter().filter(|line| line.contains("preempted for job")).count();
+    assert_eq!(preempted, 0, "{}", world.log.join("\n"));
+    world.control(guest, JobAction::Cancel);
+    world.run_for(seconds(200));
+    assert_eq!(world.outcome(owner), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
+    assert_eq!(duplicates(&world, owner).len(), 2);
 }

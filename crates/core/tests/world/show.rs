@@ -35,7 +35,7 @@ fn to_master(body: &ToMaster) -> Option<String> {
         ToMaster::Report(report) => format!("report {} running", report.running),
         ToMaster::NodeFailed { node, suspects: 1 } => format!("{node} failed an attempt"),
         ToMaster::NodeFailed { node, suspects } => format!("one of {suspects} failed: {node}"),
-        ToMaster::Freed { grants } => format!("freed {}", list(grants)),
+        ToMaster::Freed { grants, .. } => format!("freed {}", list(grants)),
         ToMaster::Return { grants } => format!("return {}", list(grants)),
         ToMaster::Demand { asks, .. } => {
             let asks: Vec<String> = asks.iter().map(|ask| format!("{} x{}", ask.id, ask.wanted)).collect();

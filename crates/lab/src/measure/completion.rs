@@ -70,6 +70,7 @@ fn ask(wanted: u64) -> Ask {
         locality: Arc::default(),
         expected: None,
         limit: None,
+        duplicates: 0,
     }
 }
 

@@ -270,7 +270,7 @@ impl Cluster {
             self.booked.0[kind] -= u64::from(self.jobs[ended.job as usize].shape.0[kind]);
         }
         self.now = Instant(self.now.0 + 5);
-        self.deliver(Address::Node(ended.node), ToMaster::Freed { grants: vec![ended.grant] });
+        self.deliver(Address::Node(ended.node), ToMaster::Freed { grants: vec![ended.grant], unfinished: false });
         while let Some(job) = self.topped_up.pop() {
             self.ask_for(job, self.pending_each);
         }
@@ -292,6 +292,7 @@ impl Cluster {
             locality: Arc::default(),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         let id = entry.id;
         // The work that is left covers the pending tasks only; the finished part is in the total.

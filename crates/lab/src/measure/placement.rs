@@ -80,6 +80,7 @@ fn ask() -> Ask {
         locality: Arc::default(),
         expected: None,
         limit: None,
+        duplicates: 0,
     }
 }
 

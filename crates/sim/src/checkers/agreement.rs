@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(check_after_lie(|_| None), Ok(()));
         let freed = |world: &Simulation| {
             let grants = world.agent(0)?.live().take(1).filter_map(|live| live.grant).collect();
-            Some((Address::Master, Message::ToMaster(ToMaster::Freed { grants })))
+            Some((Address::Master, Message::ToMaster(ToMaster::Freed { grants, unfinished: false })))
         };
         assert!(check_after_lie(freed).unwrap_err().what.contains("only the node has [g1-1]"));
     }

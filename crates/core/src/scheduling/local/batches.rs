@@ -177,6 +177,7 @@ mod tests {
             locality: Arc::new(input.iter().map(holder).collect()),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         // Enough nodes are drawn for each task that all are examined.
         let settings = CompletionSettings { light: 32, ..CompletionSettings::USUAL };
@@ -218,6 +219,7 @@ mod tests {
             locality: Arc::default(),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         let placement = RelaxedLocality::new(Chance::new(1, "local"), Duration::ZERO, Duration::ZERO);
         let mut scheduler = LocalScheduler::new(JobId(1), Epoch(1), std::iter::once(ask), Box::new(placement));
@@ -246,6 +248,7 @@ mod tests {
             locality: Arc::default(),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         let placement = EarliestCompletion::new(Chance::new(1, "local"), CompletionSettings::USUAL);
         let asks = [ask(0, 3_000), ask(1, 1_000)].into_iter();
@@ -275,6 +278,7 @@ mod tests {
             locality: Arc::default(),
             expected: None,
             limit: None,
+            duplicates: 0,
         };
         let at = |task: u32| NodeId(task * 7 % 20);
         let next = |number: u32, most: u64, taken: &BTreeSet<u32>| {

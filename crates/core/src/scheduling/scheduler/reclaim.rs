@@ -341,7 +341,7 @@ impl Scheduler {
         let Some(standing) = review.standings.get(&request.job) else { return false };
         let mut with = standing.used;
         with.add(&request.shape);
-        !request.is_gang && request.open() > 0 && with.fits_in(&standing.due) && self.inter_job.limit_on(ask).is_none()
+        !request.is_gang && request.has_tasks() && with.fits_in(&standing.due) && self.inter_job.limit_on(ask).is_none()
     }
 
     /// The nodes on which bookings may be preempted for a task of the ask, the one with the least loss first.

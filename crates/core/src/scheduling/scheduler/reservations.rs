@@ -109,7 +109,7 @@ impl Scheduler {
     fn first_starved(&mut self, now: Instant, reserve_after: Duration, ledger: &Ledger) -> Option<Reservation> {
         let (mut found, mut hopeless) = (None, Vec::new());
         self.inter_job.blocked(&mut |ask| {
-            if self.hopeless.contains(&ask) {
+            if self.hopeless.contains(&ask) || !self.queue.ask(ask).has_tasks() {
                 return false;
             }
             if now.since(self.queue.ask(ask).waiting_since) < reserve_after {

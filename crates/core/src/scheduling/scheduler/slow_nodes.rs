@@ -149,14 +149,14 @@ impl Scheduler {
     }
 
     /// An attempt with the booking has ended.
-    pub(super) fn note_speed(&mut self, now: Instant, booking: &Booking, ledger: &mut Ledger) {
+    pub(super) fn note_speed(&mut self, now: Instant, booking: &Booking, unfinished: bool, ledger: &mut Ledger) {
         let Some(speeds) = &mut self.speeds else { return };
         let run = speeds.runs.get_mut(booking.grant.slot as usize).and_then(Option::take);
         let Some(run) = run.filter(|run| run.grant == booking.grant) else { return };
         let Some(slot) = self.queue.ask_slot(run.ask) else { return };
         let ratios = &mut self.queue.ask_mut(slot).ratios;
         let Run { ask, since, expected, .. } = run;
-        speeds.learned.on_ended(now, &EndedRun { node: booking.node, ask, since, expected }, ratios);
+        speeds.learned.on_ended(now, &EndedRun { node: booking.node, ask, since, expected, unfinished }, ratios);
         self.judge(now, booking.node, ledger);
     }
 
