@@ -19,10 +19,28 @@ pub(super) struct WantedDuplicates {
     of: BTreeMap<AttemptId, u32>,
     /// The asks do not request the same number.
     has_changed: bool,
+    /// Launched since the last restart, and those that succeeded before the slow attempt.
+    launched: u64,
+    have_won: u64,
 }
 
 impl WantedDuplicates {
+    /// Maximum number of duplicates of a job that have not won, besides as many as have. A duplicate does not help against a task that
+    /// is long by its nature, and that is found out only by trying.
+    const MOST_IN_VAIN: u64 = 2;
+
+    /// Duplicates of no other attempt are requested until one wins.
+    fn is_discouraged(&self) -> bool {
+        let not_won = self.launched - self.have_won + self.of.len() as u64;
+        not_won >= Self::MOST_IN_VAIN + self.have_won
+    }
+
+    pub(super) fn on_won(&mut self) {
+        self.have_won += 1;
+    }
+
     pub(super) fn set(&mut self, attempt: AttemptId, stage: u32, is_wanted: bool) {
+        let is_wanted = is_wanted && (self.of.contains_key(&attempt) || !self.is_discouraged());
         let was_wanted = if is_wanted { self.of.insert(attempt, stage) } else { self.of.remove(&attempt) }.is_some();
         self.has_changed |= is_wanted != was_wanted;
     }
@@ -63,6 +81,7 @@ impl JobManager {
             let Some(straggler) = sent.and_then(|sent| self.stragglers.find_straggler(attempt, sent)) else { continue };
             let Straggler { slow: Slow { task, node, left, .. }, part, takes } = straggler;
             self.duplicates.set(attempt, stage, false);
+            self.duplicates.launched += 1;
             let execution = self.job.spec.stages[stage as usize].execution;
             let elsewhere = target.node;
             out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });

@@ -93,10 +93,11 @@ impl JobManager {
     }
 
     /// Records that a duplicate succeeded before the slow attempt.
-    pub(super) fn report_overtaken(&self, by: AttemptId, out: &mut Outbox) {
+    pub(super) fn report_overtaken(&mut self, by: AttemptId, out: &mut Outbox) {
         let Some(first) = self.attempts.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
         if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.attempts.get(&slow)?))) {
             out.record(Record::Overtaken { task: slow.task, attempt, node: slow.node, by });
+            self.duplicates.on_won();
         }
     }
 

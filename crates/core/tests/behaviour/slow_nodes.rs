@@ -7,7 +7,7 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, Rule, ToMaster};
 use amalgam_core::role::{Change, Record, Role};
 use amalgam_core::vocabulary::{
-    Constraint, Duration, Instant, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, Workdir,
+    Constraint, Duration, Instant, Items, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, TaskSet, Workdir,
 };
 use std::sync::Arc;
 
@@ -207,6 +207,30 @@ fn a_duplicate_waits_for_room_on_another_node() {
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     let open = world.server.as_ref().expect("the server runs").master.describe(world.now).open_tasks;
     assert_eq!(open, 0, "nothing is requested for attempts that have ended");
+}
+
+#[test]
+fn tasks_that_are_long_by_nature_get_few_duplicates() {
+    let mut world = world(4, 1);
+    world.nodes.iter_mut().for_each(|node| node.executor.hides_cpu = true);
+    let mut items = Items::default();
+    (0..24).for_each(|task| items.push(if task % 6 == 0 { "200s" } else { "10s" }).expect("the items are small"));
+    let mut uneven = tasks(24, "10s");
+    uneven.tasks = TaskSet::Each(items);
+    let id = world.submit(job(vec![uneven]));
+    world.run_for(seconds(2_000));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(duplicates(&world, id).len(), 2, "{}", world.log.join("\n"));
+}
+
+#[test]
+fn a_job_whose_duplicates_win_gets_more() {
+    let mut world = world(5, 20);
+    let id = world.submit(job(vec![tasks(4, "60s"), StageSpec { after: vec![0], ..tasks(40, "60s") }]));
+    world.run_for(seconds(3_000));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    let overtaken = world.records.iter().filter(|record| matches!(record, Record::Overtaken { .. })).count();
+    assert!(overtaken > 2 && duplicates(&world, id).len() == overtaken, "{}", world.log.join("\n"));
 }
 
 #[test]

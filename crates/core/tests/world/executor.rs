@@ -26,6 +26,8 @@ pub struct PretendedExecutor {
     pub(super) held_fetches: Vec<(StoredFile, NodeId)>,
     /// Processes that start here take this many times as long, with the same CPU time; 0 means 1.
     pub slowness: u64,
+    /// Processes seem to use no CPU.
+    pub hides_cpu: bool,
     /// Attempts that yield their CPU, and since when. They make no progress meanwhile.
     pub yielding: BTreeMap<AttemptId, Instant>,
     pub yielded: BTreeMap<AttemptId, Duration>,
@@ -70,7 +72,15 @@ impl PretendedExecutor {
         let samples = running.map(|(attempt, (_, since, end))| {
             let (running_for, length) = (now.since(*since), end.since(*since));
             let reported = Some((running_for.0 * u64::from(WHOLE) / length.0.max(1)) as u32);
-            (attempt, Sample { running_for, reported, cpu: Duration(running_for.0 / slowness), read_bytes: 0 })
+            (
+                attempt,
+                Sample {
+                    running_for,
+                    reported,
+                    cpu: Duration(if self.hides_cpu { 0 } else { running_for.0 / slowness }),
+                    read_bytes: 0,
+                },
+            )
         });
         samples.collect()
     }
