@@ -11,6 +11,7 @@ use crate::extent::{Amount, Extent, ExtentArgs, SEEDS, nodes, run_all};
 use amalgam_cli::failure::{Failure, Result};
 use amalgam_cli::show;
 use amalgam_core::preset::Preset;
+use amalgam_core::vocabulary::{Chance, Duration};
 use amalgam_sim::{ExecutionSettings, Settings, Simulation};
 use amalgam_workload::trace::Workload;
 use backfilling::Promised;
@@ -71,7 +72,14 @@ struct Jobs<'a> {
 struct Case<'a> {
     jobs: &'a Jobs<'a>,
     preset: Preset,
+    /// Each job arrives a bit later.
+    are_moved: bool,
 }
+
+/// The baseline that shows how much the ends of jobs depend on chance: [`REFERENCE`] with jobs that arrive a bit later.
+const MOVED: &str = "drf-moved";
+/// Maximum by which they do.
+const MOVED_BY: Duration = Duration::from_secs(1);
 
 pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     let board = Board::load();
@@ -91,12 +99,14 @@ pub fn execute(args: &ScoreboardArgs) -> Result<()> {
     for ((row, variant), read) in of_rows.into_iter().zip(read) {
         jobs.push(Jobs { row, variant, workloads: read.into_iter().collect::<Result<_>>()? });
     }
-    let cases: Vec<Case<'_>> =
-        jobs.iter().flat_map(|jobs| presets.iter().map(move |preset| Case { jobs, preset: *preset })).collect();
+    let reference = presets.iter().find(|preset| preset.name() == REFERENCE).map(|preset| (*preset, true));
+    let compared: Vec<(Preset, bool)> = presets.iter().map(|preset| (*preset, false)).chain(reference).collect();
+    let case = |jobs, (preset, are_moved)| Case { jobs, preset, are_moved };
+    let cases: Vec<Case<'_>> = jobs.iter().flat_map(|jobs| compared.iter().map(move |of| case(jobs, *of))).collect();
     let progress = Progress::new(cases.len() * extent.seeds.clone().count());
     let runs = run_all(&cases, &extent, |case, seed| progress.after(case, seed, || case.run(seed, &extent)));
     let mut of_presets = cases.iter().zip(runs).map(|(case, runs)| case.with(runs));
-    let of_jobs = |jobs| of_presets.by_ref().take(presets.len()).chain(backfilled(jobs, &extent)).collect::<Vec<_>>();
+    let of_jobs = |jobs| of_presets.by_ref().take(compared.len()).chain(backfilled(jobs, &extent)).collect::<Vec<_>>();
     let of_cases: Vec<CaseRuns<'_>> = jobs.iter().flat_map(of_jobs).collect();
     let scores = score::of_all(&of_cases);
     let numbers = experiments.iter().map(|one| run_experiment(one, &extent)).collect::<Result<Vec<Numbers>>>()?;
@@ -125,6 +135,18 @@ fn presets(names: &[String]) -> Result<Vec<Preset>> {
     Ok(presets)
 }
 
+/// The same jobs, each of which arrives later by up to [`MOVED_BY`], but not after the next one did.
+fn moved(workload: &Workload, seed: u64) -> Workload {
+    let mut chance = Chance::new(seed, MOVED);
+    let mut moved = workload.clone();
+    let next = workload.jobs.iter().skip(1).map(|next| Some(next.arrival)).chain([None]);
+    for (job, next) in moved.jobs.iter_mut().zip(next) {
+        let most = next.map_or(MOVED_BY, |next| MOVED_BY.min(next - job.arrival));
+        job.arrival += Duration(chance.below(most.0 + 1));
+    }
+    moved
+}
+
 /// What backfilling of batch systems would have done; nothing unless all jobs are gangs.
 fn backfilled<'a>(jobs: &'a Jobs<'a>, extent: &Extent) -> Vec<CaseRuns<'a>> {
     let Jobs { row, variant, ref workloads } = *jobs;
@@ -142,15 +164,21 @@ impl Case<'_> {
         CaseRuns {
             row: &self.jobs.row.name,
             variant: self.jobs.variant,
-            preset: self.preset.name(),
-            is_baseline: false,
+            preset: self.name(),
+            is_baseline: self.are_moved,
             runs,
         }
     }
 
+    fn name(&self) -> &str {
+        if self.are_moved { MOVED } else { self.preset.name() }
+    }
+
     fn run(&self, seed: u64, extent: &Extent) -> Run {
-        let Case { jobs: Jobs { row, variant, workloads }, preset } = self;
-        let workload = &workloads[(seed - extent.seeds.start()) as usize];
+        let Case { jobs: Jobs { row, variant, workloads }, preset, are_moved } = self;
+        let stated = &workloads[(seed - extent.seeds.start()) as usize];
+        let moved = are_moved.then(|| moved(stated, seed));
+        let workload = moved.as_ref().unwrap_or(stated);
         let execution = ExecutionSettings { slow_nodes: variant.slow_nodes(), ..ExecutionSettings::default() };
         let mut settings = Settings { preset: *preset, seed, execution, queues: row.queues(), ..Settings::default() };
         settings.preset.seed = seed;
@@ -174,7 +202,7 @@ impl Progress {
         let started = Instant::now();
         let found = run();
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
-        let (row, preset) = (&case.jobs.row.name, case.preset.name());
+        let (row, preset) = (&case.jobs.row.name, case.name());
         let (count, took) = (self.count, started.elapsed().as_secs_f64());
         show::note(&format!("{done} of {count}: {row}, {preset}, seed {seed}: {took:.1} s"));
         found
@@ -194,6 +222,7 @@ KILLS: preempted attempts; LOST: share of the CPU time that no task needed in th
 ALLOC: seconds from when a task was ready to its start
 SLOWDOWN: mean bounded slowdown of the jobs; DELAY: by how much a job took longer than the shortest time possible, in seconds, at most
 BELOW: share of the windows of 60 s in which a queue with demand held less than 95 % of what it could use of its guarantee
+drf-moved: drf if each job arrives up to a second later, but before the next one: what SLOWER and WORST owe to chance; no preset either
 easy, conservative: backfilling of batch systems without any costs, where all jobs are gangs; they are no presets and not the best of a row
 ";
 

@@ -57,6 +57,7 @@ pub struct Score {
     pub row: String,
     pub variant: Variant,
     pub preset: String,
+    is_baseline: bool,
     /// Means over the seeds; `None` if no job succeeded in some run.
     measured: Option<Measured>,
     /// The least and the largest mean completion time of the seeds.
@@ -215,7 +216,8 @@ pub fn of_all(cases: &[CaseRuns<'_>]) -> Vec<Score> {
     let mut scores: Vec<Score> =
         cases.chunk_by(|one, next| (one.row, one.variant) == (next.row, next.variant)).flat_map(of_row).collect();
     for of_row in scores.chunk_by_mut(|one, next| one.row == next.row) {
-        let plain = of_row.iter().filter(|score| score.variant == Variant::Plain && score.unfinished == 0);
+        let is_plain = |score: &&Score| score.variant == Variant::Plain && score.unfinished == 0 && !score.is_baseline;
+        let plain = of_row.iter().filter(is_plain);
         let best = plain.filter_map(|score| score.measured).map(|run| run.mean_s).reduce(f64::min);
         for score in of_row.iter_mut().filter(|score| score.unfinished == 0) {
             score.over_plain = best.zip(score.measured).map(|(best, run)| run.mean_s / best.max(1e-6));
@@ -264,6 +266,7 @@ fn of_row(cases: &[CaseRuns<'_>]) -> Vec<Score> {
             row: case.row.to_owned(),
             variant: case.variant,
             preset: case.preset.to_owned(),
+            is_baseline: case.is_baseline,
             measured: *measured,
             mean_range_s: (of_seeds().reduce(f64::min).unwrap_or(0.0), of_seeds().reduce(f64::max).unwrap_or(0.0)),
             over_best: measured.as_ref().filter(|_| unfinished(runs) == 0).map(over_best),
