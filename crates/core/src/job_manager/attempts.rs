@@ -145,7 +145,7 @@ impl JobManager {
         }
         self.own.on_gone(attempt, &running, &self.job.resources[running.task.stage as usize]);
         self.stragglers.on_gone(attempt);
-        self.duplicates.set(attempt, running.task.stage, false);
+        self.duplicates.withdraw(attempt);
         self.gangs.on_gone(running.task.stage, attempt);
         Some(running)
     }

@@ -10,39 +10,60 @@ use super::{JobManager, LaunchTarget};
 use crate::protocol::Rule;
 use crate::role::{Outbox, Record};
 use crate::vocabulary::{AskId, AttemptId, Instant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What shows that an attempt is slow and the task not long by its nature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Evidence {
+    /// It uses less CPU than others.
+    Cpu,
+    /// Its progress only: a duplicate may be as slow.
+    Progress,
+}
 
 /// The slow attempts of which duplicates are requested.
 #[derive(Default)]
 pub(super) struct WantedDuplicates {
     /// With their stages.
-    of: BTreeMap<AttemptId, u32>,
+    of: BTreeMap<AttemptId, (u32, Evidence)>,
     /// The asks do not request the same number.
     has_changed: bool,
-    /// Launched since the last restart, and those that succeeded before the slow attempt.
-    launched: u64,
-    have_won: u64,
+    /// Attempts that got a duplicate because of their progress only since the last restart, which has not won.
+    tried: BTreeSet<AttemptId>,
+    /// Number of those that have.
+    have_won: usize,
 }
 
 impl WantedDuplicates {
-    /// Maximum number of duplicates of a job that have not won, besides as many as have. A duplicate does not help against a task that
-    /// is long by its nature, and that is found out only by trying.
-    const MOST_IN_VAIN: u64 = 2;
+    /// Maximum number of duplicates of a job that were requested because of progress only and have not won, besides as many as have.
+    /// Such a duplicate does not help against a task that is long by its nature, and that is found out only by trying.
+    const MOST_IN_VAIN: usize = 2;
 
-    /// Duplicates of no other attempt are requested until one wins.
-    fn is_discouraged(&self) -> bool {
-        let not_won = self.launched - self.have_won + self.of.len() as u64;
-        not_won >= Self::MOST_IN_VAIN + self.have_won
+    fn may_be_tried(&self) -> bool {
+        let requested = self.of.values().filter(|(_, evidence)| *evidence == Evidence::Progress).count();
+        self.tried.len() + requested < Self::MOST_IN_VAIN + self.have_won
     }
 
-    pub(super) fn on_won(&mut self) {
-        self.have_won += 1;
+    /// The duplicate of this attempt has succeeded first.
+    pub(super) fn on_won(&mut self, slow: AttemptId) {
+        self.have_won += usize::from(self.tried.remove(&slow));
     }
 
-    pub(super) fn set(&mut self, attempt: AttemptId, stage: u32, is_wanted: bool) {
-        let is_wanted = is_wanted && (self.of.contains_key(&attempt) || !self.is_discouraged());
-        let was_wanted = if is_wanted { self.of.insert(attempt, stage) } else { self.of.remove(&attempt) }.is_some();
-        self.has_changed |= is_wanted != was_wanted;
+    fn on_launched(&mut self, slow: AttemptId) {
+        if let Some((_, evidence)) = self.of.remove(&slow) {
+            self.has_changed = true;
+            self.tried.extend((evidence == Evidence::Progress).then_some(slow));
+        }
+    }
+
+    pub(super) fn request(&mut self, attempt: AttemptId, stage: u32, evidence: Evidence) {
+        if self.of.contains_key(&attempt) || evidence == Evidence::Cpu || self.may_be_tried() {
+            self.has_changed |= self.of.insert(attempt, (stage, evidence)).is_none();
+        }
+    }
+
+    pub(super) fn withdraw(&mut self, attempt: AttemptId) {
+        self.has_changed |= self.of.remove(&attempt).is_some();
     }
 
     pub(super) fn has_changed(&self) -> bool {
@@ -52,16 +73,18 @@ impl WantedDuplicates {
     /// By stage, with repetitions; the asks request them.
     pub(super) fn take(&mut self) -> Vec<u32> {
         self.has_changed = false;
-        self.of.values().copied().collect()
+        self.of.values().map(|(stage, _)| *stage).collect()
     }
 }
 
 impl JobManager {
-    /// Requests room for a duplicate of the attempt, or no longer requests it.
-    pub(super) fn request_duplicate(&mut self, attempt: AttemptId, is_wanted: bool) {
+    /// Requests room for a duplicate of the attempt, or without evidence no longer requests it.
+    pub(super) fn request_duplicate(&mut self, attempt: AttemptId, evidence: Option<Evidence>) {
         let stage = self.attempts.get(&attempt).map(|sent| sent.task.stage);
-        if let Some(stage) = stage.filter(|stage| !self.gangs.is_gang(*stage)) {
-            self.duplicates.set(attempt, stage, is_wanted);
+        let Some(stage) = stage.filter(|stage| !self.gangs.is_gang(*stage)) else { return };
+        match evidence {
+            Some(evidence) => self.duplicates.request(attempt, stage, evidence),
+            None => self.duplicates.withdraw(attempt),
         }
     }
 
@@ -73,15 +96,15 @@ impl JobManager {
         target: LaunchTarget,
         out: &mut Outbox,
     ) -> bool {
-        let of_ask = self.duplicates.of.iter().filter(|(_, stage)| self.requests.ask_of(**stage, false) == ask.number);
-        let of_ask: Vec<(AttemptId, u32)> = of_ask.map(|(attempt, stage)| (*attempt, *stage)).collect();
+        let of_ask =
+            self.duplicates.of.iter().filter(|(_, (stage, _))| self.requests.ask_of(*stage, false) == ask.number);
+        let of_ask: Vec<(AttemptId, u32)> = of_ask.map(|(attempt, (stage, _))| (*attempt, *stage)).collect();
         let may_start = !self.lifecycle.is_stopping() && !self.lifecycle.is_held();
         for &(attempt, stage) in &of_ask {
             let sent = self.attempts.get(&attempt).filter(|sent| may_start && sent.node != target.node);
             let Some(straggler) = sent.and_then(|sent| self.stragglers.find_straggler(attempt, sent)) else { continue };
             let Straggler { slow: Slow { task, node, left, .. }, part, takes } = straggler;
-            self.duplicates.set(attempt, stage, false);
-            self.duplicates.launched += 1;
+            self.duplicates.on_launched(attempt);
             let execution = self.job.spec.stages[stage as usize].execution;
             let elsewhere = target.node;
             out.record(Record::Straggles { task, attempt, node, part, left, elsewhere, takes });
@@ -93,7 +116,7 @@ impl JobManager {
         let is_here = |attempt: &AttemptId| self.attempts.get(attempt).is_some_and(|sent| sent.node == target.node);
         let (here, gone): (Vec<_>, Vec<_>) = of_ask.into_iter().partition(|(attempt, _)| is_here(attempt));
         let later = here.into_iter().take(1).chain(gone);
-        later.for_each(|(attempt, stage)| self.duplicates.set(attempt, stage, false));
+        later.for_each(|(attempt, _)| self.duplicates.withdraw(attempt));
         false
     }
 }

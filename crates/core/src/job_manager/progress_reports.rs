@@ -1,5 +1,6 @@
 //! Progress of running attempts as nodes report it, and second attempts of what is slow.
 
+use super::duplicates::Evidence;
 use super::stragglers::{Slow, Straggler};
 use super::{Basis, JobManager, LaunchTarget, RunningAttempt};
 use crate::policy::TimeAtNode;
@@ -47,7 +48,13 @@ impl JobManager {
         let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return };
         let straggler = self.stragglers.find_straggler(attempt, sent);
         if self.own.scheduler.is_none() {
-            return self.request_duplicate(attempt, straggler.is_some());
+            let hindered = straggler.map(|straggler| self.stragglers.is_hindered(attempt, &straggler));
+            let wanted = match hindered {
+                None | Some(Some(false)) => None,
+                Some(Some(true)) => Some(Evidence::Cpu),
+                Some(None) => Some(Evidence::Progress),
+            };
+            return self.request_duplicate(attempt, wanted);
         }
         let Some(straggler) = straggler else { return };
         let Straggler { slow, part, takes } = straggler;
@@ -97,7 +104,7 @@ impl JobManager {
         let Some(first) = self.attempts.get(&by).filter(|first| first.rule == Rule::Straggler) else { return };
         if let Some((attempt, slow)) = first.twin.and_then(|slow| Some((slow, self.attempts.get(&slow)?))) {
             out.record(Record::Overtaken { task: slow.task, attempt, node: slow.node, by });
-            self.duplicates.on_won();
+            self.duplicates.on_won(attempt);
         }
     }
 

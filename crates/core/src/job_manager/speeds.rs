@@ -130,6 +130,15 @@ impl Speeds {
         others.sub(&progress.work);
         Some((progress, progress.at_speed_of(&others)?))
     }
+
+    /// How long the whole task of an attempt would take by the CPU time that it needs, at the speed of the others of its stage; `None` if
+    /// that is not known.
+    pub(super) fn time_by_cpu(&self, attempt: AttemptId) -> Option<Duration> {
+        let progress = self.attempts.get(&attempt)?;
+        let mut others = self.stages[progress.stage as usize].work;
+        others.sub(&progress.work);
+        progress.at_cpu_of(&others)
+    }
 }
 
 impl AttemptProgress {
@@ -138,11 +147,14 @@ impl AttemptProgress {
         if self.input_bytes > 0 && others.input > 0 {
             return others.time_for(u128::from(self.input_bytes) * whole, others.input);
         }
-        let cpu_is_known = self.work.cpu >= LEAST_CPU.0 && others.cpu >= others.time / IDLE_PART && others.cpu > 0;
-        match (u128::from(self.work.cpu) * whole).checked_div(u128::from(self.part)) {
-            Some(all) if cpu_is_known => others.time_for(all, u128::from(others.cpu)),
-            _ => others.time_for(whole, others.parts),
-        }
+        let by_cpu = (self.work.cpu >= LEAST_CPU.0).then(|| self.at_cpu_of(others)).flatten();
+        by_cpu.or_else(|| others.time_for(whole, others.parts))
+    }
+
+    fn at_cpu_of(&self, others: &Work) -> Option<Duration> {
+        let is_known = others.cpu >= others.time / IDLE_PART && others.cpu > 0;
+        let all = (u128::from(self.work.cpu) * u128::from(WHOLE)).checked_div(u128::from(self.part))?;
+        is_known.then(|| others.time_for(all, u128::from(others.cpu))).flatten()
     }
 }
 
@@ -242,6 +254,22 @@ mod tests {
             compared([0, 0], [sample(10, Some(10), 1_000, 0), sample(10, Some(100), 1_000, 0)]),
             Some((90, 100))
         );
+    }
+
+    #[test]
+    fn an_attempt_that_uses_as_much_cpu_as_others_has_more_to_do() {
+        let by_cpu = |cpu_millis| {
+            let mut speeds = Speeds::new(1);
+            speeds.on_sample(attempt(0), 0, GIB, &sample(10, Some(10), cpu_millis, 0));
+            speeds.on_sample(attempt(1), 0, GIB, &sample(10, Some(100), 10_000, 0));
+            assert_eq!(seconds(&speeds), Some((90, 10)), "as much input");
+            speeds.time_by_cpu(attempt(0)).map(|takes| takes.0 / SECOND)
+        };
+        assert_eq!([10_000, 1_000, 0].map(by_cpu), [100, 10, 0].map(Some));
+        let mut waiting = Speeds::new(1);
+        waiting.on_sample(attempt(0), 0, GIB, &sample(10, Some(10), 10, 0));
+        waiting.on_sample(attempt(1), 0, GIB, &sample(10, Some(100), 10, 0));
+        assert_eq!(waiting.time_by_cpu(attempt(0)), None, "tasks of the stage wait most of the time");
     }
 
     #[test]

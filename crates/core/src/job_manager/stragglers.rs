@@ -123,6 +123,13 @@ impl Stragglers {
         Some(Straggler { slow, part: progress.part, takes })
     }
 
+    /// Whether the straggler is slower than its stage also by the CPU time that it needs. If not, the task has more to do than others
+    /// with as much input, and would take as long elsewhere. `None` if the CPU time says nothing.
+    pub(super) fn is_hindered(&self, attempt: AttemptId, straggler: &Straggler) -> Option<bool> {
+        let takes = self.speeds.time_by_cpu(attempt)?;
+        Some(straggler.slow.left >= takes + straggler.slow.margin)
+    }
+
     /// The writer of a file that an attempt has `waited` for, if writing the file elsewhere saves enough and was not tried. The
     /// progress of a fetch is not known: it counts as half done.
     pub(super) fn find_slow_fetch(&self, writer: &Written, waited: Duration) -> Option<Slow> {
