@@ -57,8 +57,11 @@ impl WantedDuplicates {
     }
 
     pub(super) fn request(&mut self, attempt: AttemptId, stage: u32, evidence: Evidence) {
-        if self.of.contains_key(&attempt) || evidence == Evidence::Cpu || self.may_be_tried() {
+        let is_known = self.of.get(&attempt).is_some_and(|(_, known)| *known == evidence);
+        if is_known || evidence == Evidence::Cpu || self.may_be_tried() {
             self.has_changed |= self.of.insert(attempt, (stage, evidence)).is_none();
+        } else {
+            self.withdraw(attempt);
         }
     }
 

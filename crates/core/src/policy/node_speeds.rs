@@ -112,7 +112,7 @@ pub struct EndedRun {
     pub ask: AskId,
     pub since: Instant,
     pub expected: Duration,
-    /// It was stopped, or has failed: it would have taken longer.
+    /// It was stopped, has failed, or was refused: it would have taken longer.
     pub unfinished: bool,
 }
 
@@ -179,9 +179,7 @@ impl NodeSpeeds {
         // Few attempts may be equal by chance: the variance of all counts as much as that of some of them.
         let of_ask = earlier.variance() * earlier.number + self.all.variance() * LEAST_OF_ASK;
         let variance = of_ask / (earlier.number + LEAST_OF_ASK);
-        if !run.unfinished {
-            self.all.add(slower, MOST_OF_ALL);
-        }
+        self.all.add(slower, MOST_OF_ALL);
         if self.nodes.len() <= index {
             self.nodes.resize(index + 1, Evidence::default());
         }
@@ -360,6 +358,18 @@ mod tests {
         assert!(without >= SLOW, "{without}");
         assert_eq!(slowness_after(Some(SECOND / 10)), without);
         assert!(slowness_after(Some(8 * SECOND)) > without);
+    }
+
+    #[test]
+    fn equal_nodes_are_not_slow_if_attempts_are_stopped_late() {
+        let (mut speeds, mut ratios) = (NodeSpeeds::new(HALF_LIFE), Ratios::default());
+        for at in 0..2_000 {
+            // Every third attempt would take four times as long, and is stopped before.
+            let (late, since) = (at % 3 == 0, at * 10 * SECOND);
+            let run = EndedRun { unfinished: late, ..run_of((at % 10) as u32, 0, since) };
+            speeds.on_ended(Instant(since + if late { 3 } else { 1 } * SECOND), &run, &mut ratios);
+        }
+        assert_eq!(all(&speeds, Instant(20_000 * SECOND)), [USUAL; 10]);
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Scheduler {
             None => self.add_ask(now, ask, job, ledger),
         };
         let request = self.queue.ask_mut(slot);
-        let before = request.open();
+        let (before, had_tasks) = (request.open(), request.has_tasks());
         let was_idle = before == 0;
         if was_idle {
             let may_be_returned = self.speeds.is_some() || self.settings.reclaim.is_some();
@@ -198,9 +198,11 @@ impl Scheduler {
                 // Its last grant may have been returned because of the node.
                 request.no_room_at = None;
             }
-            request.waiting_since = now;
         }
         (request.wanted, request.duplicates) = (ask.wanted, ask.duplicates);
+        if !had_tasks && request.has_tasks() {
+            request.waiting_since = now;
+        }
         (request.expected, request.limit) = (ask.expected, ask.limit);
         let count = request.open();
         self.predict(now, slot, before);

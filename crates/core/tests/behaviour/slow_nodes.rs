@@ -7,7 +7,8 @@ use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{JobAction, JobOutcome, Rule, ToMaster};
 use amalgam_core::role::{Change, Record, Role};
 use amalgam_core::vocabulary::{
-    Constraint, Duration, Instant, Items, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, TaskSet, Workdir,
+    Constraint, Duration, InputSpec, Instant, Items, JobId, JobSpec, NodeId, QueueSpec, Resources, StageSpec, TaskSet,
+    Workdir,
 };
 use std::sync::Arc;
 
@@ -209,15 +210,30 @@ fn a_duplicate_waits_for_room_on_another_node() {
     assert_eq!(open, 0, "nothing is requested for attempts that have ended");
 }
 
+/// Tasks that read the same file, of which every sixth takes long.
+fn uneven_job() -> JobSpec {
+    let mut items = Items::default();
+    let length = |task: u32| if task.is_multiple_of(6) { "200s" } else { "10s" };
+    (0..24).for_each(|task| items.push(length(task)).expect("the items are small"));
+    let inputs = vec![InputSpec { stage: 0, files: "*".to_owned() }];
+    let readers = StageSpec { after: vec![0], inputs, tasks: TaskSet::Each(items), ..tasks(24, "10s") };
+    job(vec![StageSpec { outputs: vec!["o".to_owned()], ..tasks(1, "1s") }, readers])
+}
+
+#[test]
+fn tasks_that_use_the_cpu_for_longer_than_others_get_no_duplicates() {
+    let mut world = world(4, 1);
+    let id = world.submit(uneven_job());
+    world.run_for(seconds(2_000));
+    assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
+    assert_eq!(duplicates(&world, id), [], "{}", world.log.join("\n"));
+}
+
 #[test]
 fn tasks_that_are_long_by_nature_get_few_duplicates() {
     let mut world = world(4, 1);
     world.nodes.iter_mut().for_each(|node| node.executor.hides_cpu = true);
-    let mut items = Items::default();
-    (0..24).for_each(|task| items.push(if task % 6 == 0 { "200s" } else { "10s" }).expect("the items are small"));
-    let mut uneven = tasks(24, "10s");
-    uneven.tasks = TaskSet::Each(items);
-    let id = world.submit(job(vec![uneven]));
+    let id = world.submit(uneven_job());
     world.run_for(seconds(2_000));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));
     assert_eq!(duplicates(&world, id).len(), 2, "{}", world.log.join("\n"));
@@ -226,6 +242,7 @@ fn tasks_that_are_long_by_nature_get_few_duplicates() {
 #[test]
 fn a_job_whose_duplicates_win_gets_more() {
     let mut world = world(5, 20);
+    world.nodes.iter_mut().for_each(|node| node.executor.hides_cpu = true);
     let id = world.submit(job(vec![tasks(4, "60s"), StageSpec { after: vec![0], ..tasks(40, "60s") }]));
     world.run_for(seconds(3_000));
     assert_eq!(world.outcome(id), Some(JobOutcome::Succeeded));

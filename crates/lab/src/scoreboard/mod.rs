@@ -222,7 +222,7 @@ KILLS: preempted attempts; LOST: share of the CPU time that no task needed in th
 ALLOC: seconds from when a task was ready to its start
 SLOWDOWN: mean bounded slowdown of the jobs; DELAY: by how much a job took longer than the shortest time possible, in seconds, at most
 BELOW: share of the windows of 60 s in which a queue with demand held less than 95 % of what it could use of its guarantee
-drf-moved: drf if each job arrives up to a second later, but before the next one: what SLOWER and WORST owe to chance; no preset either
+drf-moved: drf if each job arrives up to a second later, but not after the next one did: what SLOWER and WORST owe to chance; no preset either
 easy, conservative: backfilling of batch systems without any costs, where all jobs are gangs; they are no presets and not the best of a row
 ";
 

@@ -177,7 +177,7 @@ impl Scheduler {
 
     /// Ends the reservation if its ask has found room elsewhere or is not needed any more.
     pub(super) fn end_reservation_if_unwanted(&mut self, ask: AskSlot, ledger: &mut Ledger) {
-        if self.is_kept_for(ask) && self.queue.ask(ask).open() == 0 {
+        if self.is_kept_for(ask) && !self.queue.ask(ask).has_tasks() {
             self.end_reservation(ledger);
         }
     }
