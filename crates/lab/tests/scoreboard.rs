@@ -115,7 +115,7 @@ fn experiments_of_the_papers_run_and_something_is_asked_of_the_default_preset_in
 fn people_get_a_table_and_errors_with_a_remedy() {
     let output = scoreboard(&["--smoke", "--row", "Yahoo", "--preset", "fifo"]);
     let table = text(&output.stdout);
-    assert!(table.starts_with("ROW    PRESET  MEAN") && table.contains("Yahoo  fifo"), "{table}");
+    assert!(table.starts_with("ROW    PRESET     MEAN") && table.contains("Yahoo  fifo"), "{table}");
     for (arguments, wanted) in [
         (vec!["--row", "Yahu", "--smoke"], "has no row `Yahu`"),
         (vec!["--preset", "megha", "--smoke"], "is for federations"),
