@@ -28,9 +28,9 @@ pub(super) struct WantedDuplicates {
     of: BTreeMap<AttemptId, (u32, Evidence)>,
     /// The asks do not request the same number.
     has_changed: bool,
-    /// Attempts that got a duplicate because of their progress only since the last restart, which has not won.
+    /// Attempts that got a duplicate because of their progress only, since the last restart, if it has not won.
     tried: BTreeSet<AttemptId>,
-    /// Number of those that have.
+    /// Number of such duplicates that have won.
     have_won: usize,
 }
 
@@ -81,8 +81,13 @@ impl WantedDuplicates {
 }
 
 impl JobManager {
-    /// Requests room for a duplicate of the attempt, or without evidence no longer requests it.
-    pub(super) fn request_duplicate(&mut self, attempt: AttemptId, evidence: Option<Evidence>) {
+    /// Requests room for a duplicate of the attempt if it is a straggler that a duplicate may overtake, or no longer requests it.
+    pub(super) fn request_duplicate(&mut self, attempt: AttemptId, straggler: Option<Straggler>) {
+        let evidence = straggler.and_then(|straggler| match self.stragglers.is_hindered(attempt, &straggler) {
+            Some(true) => Some(Evidence::Cpu),
+            Some(false) => None,
+            None => Some(Evidence::Progress),
+        });
         let stage = self.attempts.get(&attempt).map(|sent| sent.task.stage);
         let Some(stage) = stage.filter(|stage| !self.gangs.is_gang(*stage)) else { return };
         match evidence {

@@ -1,6 +1,5 @@
 //! Progress of running attempts as nodes report it, and second attempts of what is slow.
 
-use super::duplicates::Evidence;
 use super::stragglers::{Slow, Straggler};
 use super::{Basis, JobManager, LaunchTarget, RunningAttempt};
 use crate::policy::TimeAtNode;
@@ -48,13 +47,7 @@ impl JobManager {
         let Some(sent) = self.attempts.get(&attempt).filter(may_have_two) else { return };
         let straggler = self.stragglers.find_straggler(attempt, sent);
         if self.own.scheduler.is_none() {
-            let hindered = straggler.map(|straggler| self.stragglers.is_hindered(attempt, &straggler));
-            let wanted = match hindered {
-                None | Some(Some(false)) => None,
-                Some(Some(true)) => Some(Evidence::Cpu),
-                Some(None) => Some(Evidence::Progress),
-            };
-            return self.request_duplicate(attempt, wanted);
+            return self.request_duplicate(attempt, straggler);
         }
         let Some(straggler) = straggler else { return };
         let Straggler { slow, part, takes } = straggler;

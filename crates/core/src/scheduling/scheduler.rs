@@ -200,7 +200,7 @@ impl Scheduler {
             }
         }
         (request.wanted, request.duplicates) = (ask.wanted, ask.duplicates);
-        if !had_tasks && request.has_tasks() {
+        if was_idle || !had_tasks && request.has_tasks() {
             request.waiting_since = now;
         }
         (request.expected, request.limit) = (ask.expected, ask.limit);

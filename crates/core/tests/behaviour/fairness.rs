@@ -193,6 +193,23 @@ fn a_large_task_does_not_starve_behind_small_ones() {
 
 /// A large task waits until a node is kept for it, and then finds room on another node.
 #[test]
+fn no_node_is_kept_for_duplicates() {
+    let mut preset = Preset::DRF;
+    let reserve_after = Duration::from_secs(5);
+    preset.booked_mut().unwrap().by =
+        Booker::Master { placement: Placement::NextFit, reserve_after, backfill: false, reclaim: None };
+    let mut world = World::with_nodes(preset, 1, Resources::new(4_000, 0));
+    world.submit(job(vec![stage("long", 3, "1h", 1_000)]));
+    let large = world.submit(job(vec![stage("large", 1, "1h", 4_000)]));
+    world.run_for(Duration::from_secs(25));
+    let small = world.submit(job(vec![stage("small", 1, "1h", 1_000)]));
+    assert_eq!(running_by_job(&world).get(&small), None, "the node is kept: {}", world.log.join("\n"));
+    world.request(large, 1, 1);
+    world.run_for(Duration::from_secs(25));
+    assert_eq!(running_by_job(&world).get(&small), Some(&1), "{}", world.log.join("\n"));
+}
+
+#[test]
 fn a_node_kept_for_a_task_that_found_room_elsewhere_is_released_at_once() {
     let mut preset = Preset::DRF;
     let reserve_after = Duration::from_secs(5);

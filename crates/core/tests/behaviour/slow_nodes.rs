@@ -276,3 +276,21 @@ fn a_duplicate_preempts_nothing() {
     assert_eq!(world.outcome(owner), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
     assert_eq!(duplicates(&world, owner).len(), 2);
 }
+
+#[test]
+fn a_task_has_not_waited_for_as_long_as_the_duplicates_of_its_ask() {
+    let mut world = World::with_nodes(Preset::AMALGAM, 1, TWO);
+    world.verbose = true;
+    world.submit(job(vec![tasks(2, "2h")]));
+    let id = world.submit(job(vec![tasks(2, "60s")]));
+    let preempted = |world: &World| world.log.iter().filter(|line| line.contains("preempted for job")).count();
+    world.request(id, 2, 2);
+    world.run_for(seconds(600));
+    assert_eq!(preempted(&world), 0, "nothing is preempted for duplicates");
+    world.request(id, 2, 1);
+    world.run_for(seconds(500));
+    assert_eq!(preempted(&world), 0, "{}", world.log.join("\n"));
+    // The attempts had run for 600 s when the task came: it waits for as long.
+    world.run_for(seconds(200));
+    assert_eq!(preempted(&world), 1, "{}", world.log.join("\n"));
+}

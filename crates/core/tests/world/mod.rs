@@ -384,6 +384,28 @@ impl World {
         self.at_node(node.0 as usize, Event::Message { from: Address::JobManager(job), body });
     }
 
+    /// Requests tasks of a job's first ask, some of which are duplicates, as its manager.
+    pub fn request(&mut self, job: JobId, wanted: u64, duplicates: u64) {
+        let ask = Ask {
+            id: AskId { job, number: 0 },
+            resources: Resources::default(),
+            constraints: Arc::default(),
+            execution: ExecutionType::Guaranteed,
+            wanted,
+            needed: wanted,
+            rank: 1,
+            priority: 0,
+            is_gang: false,
+            locality: Arc::default(),
+            expected: Some(Duration::from_secs(60)),
+            limit: None,
+            duplicates,
+        };
+        let body = ToMaster::Demand { job, asks: vec![ask], work: Box::default() };
+        self.at_master(Event::Message { from: Address::JobManager(job), body });
+        self.settle();
+    }
+
     /// Delivers and syncs until no message is left.
     pub fn settle(&mut self) {
         let before = self.log.len();
