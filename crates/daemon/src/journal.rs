@@ -5,6 +5,7 @@
 use crate::frames::{self, Decoder, FrameError};
 use crate::versions::JOURNAL;
 use amalgam_core::hosting::Entry;
+use amalgam_core::protocol;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -178,6 +179,8 @@ pub struct JournalReader {
     file: File,
     frames: Decoder,
     read: u64,
+    /// The version of the file.
+    version: u32,
 }
 
 impl JournalReader {
@@ -190,13 +193,14 @@ impl JournalReader {
         Read::by_ref(&mut file).take(LONGEST_LINE).read_to_end(&mut start).map_err(wrong)?;
         let line = &start[..start.iter().position(|byte| *byte == b'\n').map_or(start.len(), |end| end + 1)];
         // A process that was killed at its start has not written the first line, or only a part of it.
+        let mut version = JOURNAL.newest;
         if !JOURNAL.line("journal").as_bytes().starts_with(line) {
             let foreign = |found| JournalError::Foreign { path: path.to_owned(), found };
-            JOURNAL.of_line("journal", line).map_err(foreign)?;
+            version = JOURNAL.of_line("journal", line).map_err(foreign)?;
         }
         let mut frames = Decoder::default();
         frames.push(&start[line.len()..]);
-        Ok(JournalReader { path: path.to_owned(), file, frames, read: 0 })
+        Ok(JournalReader { path: path.to_owned(), file, frames, read: 0, version })
     }
 
     /// The next entry; `None` at the end. The last entry may be incomplete if its process was killed.
@@ -221,6 +225,14 @@ impl JournalReader {
 }
 
 impl JournalReader {
+    /// The version of the wire that the process spoke.
+    pub fn wire_version(&self) -> u32 {
+        match self.version {
+            30 => 32,
+            _ => protocol::VERSION,
+        }
+    }
+
     /// Number of bytes after the last complete entry, once the end is reached: an entry that was cut off by a kill, or
     /// a damaged one.
     pub fn left_over(&self) -> usize {

@@ -10,7 +10,7 @@ use crate::master::MasterSettings;
 use crate::node::NodeSettings;
 use crate::policy::inter_job::QueueTree;
 use crate::preset::Preset;
-use crate::protocol::{ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode};
+use crate::protocol::{ToGlobalMaster, ToJobHost, ToJobManager, ToMaster, ToNode, VERSION};
 use crate::role::{Change, Event, Outbox};
 use crate::vocabulary::{Epoch, Instant, JobId, Key, Mac, NodeId, Sealing, Seat};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub enum RoleEvent {
 /// Roles that replay a journal.
 pub struct Replay {
     mac: Mac,
+    /// The version of the wire that the process spoke.
+    version: u32,
     roles: Option<Roles>,
     /// The effects of the last event.
     outbox: Outbox,
@@ -73,7 +75,12 @@ pub enum Difference {
 impl Replay {
     /// With the seal function that the process used, which a journal cannot store.
     pub fn new(mac: Mac) -> Replay {
-        Replay { mac, roles: None, outbox: Outbox::default() }
+        Replay { mac, version: VERSION, roles: None, outbox: Outbox::default() }
+    }
+
+    /// Of a journal whose process spoke this version of the wire. Fields of messages that came later are not compared.
+    pub fn of_version(self, version: u32) -> Replay {
+        Replay { version, ..self }
     }
 
     /// # Errors
@@ -123,6 +130,9 @@ impl Replay {
     }
 
     fn compare(&mut self, recorded: Outbox) -> Result<(), Difference> {
+        if self.version < VERSION {
+            self.outbox.sends.iter_mut().for_each(|(_, message)| message.reduce_to(self.version));
+        }
         if self.outbox == recorded {
             return Ok(());
         }

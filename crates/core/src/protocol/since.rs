@@ -27,6 +27,14 @@ impl Message {
             Message::ToClient(message) => message.since(),
         }
     }
+
+    /// Takes away what this version of the wire did not have: a field that came later gets the value that it has where it is
+    /// missing. For the replay of an older journal.
+    pub fn reduce_to(&mut self, version: u32) {
+        if let Message::ToMaster(ToMaster::Freed { unfinished, .. }) = self {
+            *unfinished &= version >= 33;
+        }
+    }
 }
 
 impl ToMaster {

@@ -69,7 +69,7 @@ struct Replayed {
 
 fn replay(path: &Path) -> Result<Replayed> {
     let mut journal = JournalReader::open(path).map_err(|error| Failure::new(error.to_string(), ""))?;
-    let (mut replay, mut number, mut events) = (Replay::new(HMAC), 0, 0);
+    let (mut replay, mut number, mut events) = (Replay::new(HMAC).of_version(journal.wire_version()), 0, 0);
     while let Some(entry) = journal.next_entry().map_err(|error| Failure::new(error.to_string(), ""))? {
         number += 1;
         events += u64::from(matches!(entry, Entry::Handled { .. }));
