@@ -19,6 +19,12 @@ use std::time::{Duration, Instant};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_amalgam-executor");
 
+/// How long to wait for something that takes this many seconds at most on a processor; in the virtual machine, longer.
+pub fn patience(seconds: u64) -> Duration {
+    let slowness = std::env::var("AMALGAM_TEST_SLOWNESS").map_or(1, |times| times.parse().unwrap());
+    Duration::from_secs(seconds * slowness)
+}
+
 pub struct Home {
     _dir: tempfile::TempDir,
     pub state: PathBuf,
@@ -82,7 +88,7 @@ impl Home {
 
     pub fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         // An emulated machine is slow, and files are removed with the lowest priority.
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + patience(60);
         while !condition() {
             assert!(Instant::now() < deadline, "still waiting until {what}");
             std::thread::sleep(Duration::from_millis(5));
@@ -135,7 +141,7 @@ impl Agent {
             run_as: RunAs::Agent,
         };
         let mut agent = Agent { stream, decoder: Decoder::default(), hello, ends: HashMap::new() };
-        match agent.reply_within(Duration::from_secs(10)) {
+        match agent.reply_within(patience(10)) {
             Some(ExecutorReply::Hello(hello)) => agent.hello = hello,
             other => panic!("expected a hello: {other:?}"),
         }
@@ -160,7 +166,7 @@ impl Agent {
     pub fn start(&mut self, order: LaunchOrder) -> AttemptId {
         let attempt = order.attempt;
         self.send(ToExecutor::Launch(Box::new(order)));
-        match self.report_within(Duration::from_secs(20)) {
+        match self.report_within(patience(20)) {
             Some(ExecutorReport::Started { attempt: started, .. }) if started == attempt => attempt,
             other => panic!("{attempt} did not start: {other:?}"),
         }
@@ -189,7 +195,7 @@ impl Agent {
             if let Some(ended) = self.ends.remove(&wanted) {
                 return Arc::unwrap_or_clone(ended);
             }
-            match self.report_within(Duration::from_secs(30)) {
+            match self.report_within(patience(30)) {
                 Some(ExecutorReport::Finished { attempt, ended }) => {
                     self.ends.insert(attempt, ended);
                 }
@@ -202,7 +208,7 @@ impl Agent {
     /// The next report that is not an end. Ends are stored for `end_of`.
     pub fn report_beside_ends(&mut self) -> Option<ExecutorReport> {
         loop {
-            match self.report_within(Duration::from_secs(20))? {
+            match self.report_within(patience(20))? {
                 ExecutorReport::Finished { attempt, ended } => self.ends.insert(attempt, ended),
                 other => return Some(other),
             };
@@ -218,7 +224,7 @@ impl Agent {
     }
 
     pub fn is_closed(&mut self) -> bool {
-        self.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        self.stream.set_read_timeout(Some(patience(10))).unwrap();
         matches!(self.stream.read(&mut [0]), Ok(0)) || self.stream.take_error().is_ok_and(|error| error.is_some())
     }
 

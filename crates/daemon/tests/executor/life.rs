@@ -1,7 +1,7 @@
 //! The life of an executor: its agents, its end and its successor.
 
 use crate::BOTH;
-use crate::agent::{self, Agent, Home, exists, sh};
+use crate::agent::{self, Agent, Home, exists, patience, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, ExecutorFrame};
@@ -57,7 +57,7 @@ fn tasks_continue_and_ends_are_kept_while_the_agent_is_not_connected() {
     let of_another = second.report_beside_ends();
     assert_eq!(of_another, Some(ExecutorReport::Executing { attempts: Vec::new() }));
     second.send(ToExecutor::List { node: NodeId(1) });
-    assert!(matches!(second.report_within(Duration::from_secs(5)), Some(ExecutorReport::Executing { .. })));
+    assert!(matches!(second.report_within(patience(5)), Some(ExecutorReport::Executing { .. })));
     assert!(second.report_within(Duration::from_millis(200)).is_none(), "an acknowledged end was repeated");
 }
 
@@ -83,7 +83,7 @@ fn attempts_of_nodes_that_are_no_longer_served_are_killed() {
     while reports.last() != Some(&ExecutorReport::Executing { attempts: Vec::new() }) {
         assert!(reports.len() < 1_000, "it is still listed");
         agent.send(ToExecutor::List { node: NodeId(2) });
-        reports.push(agent.report_within(Duration::from_secs(5)).expect("a list is answered"));
+        reports.push(agent.report_within(patience(5)).expect("a list is answered"));
     }
     let reported = reports.iter().any(|report| matches!(report, ExecutorReport::Finished { .. }));
     assert!(!reported, "its end is not reported");
@@ -104,7 +104,7 @@ fn tasks_die_with_their_executor_and_the_next_one_cleans_up() {
         assert_ne!(next.hello.pid, agent.hello.pid);
         home.wait_until("the remaining processes have exited", || home.pids(&pids).iter().all(|pid| !exists(*pid)));
         next.send(ToExecutor::List { node: NodeId(1) });
-        let listed = next.report_within(Duration::from_secs(5));
+        let listed = next.report_within(patience(5));
         assert_eq!(listed, Some(ExecutorReport::Executing { attempts: Vec::new() }));
         assert_eq!(agent::cgroups_of(agent.hello.pid), Vec::<PathBuf>::new());
     }
@@ -196,7 +196,7 @@ fn two_thousand_launches_leak_no_resources() {
         let (open_before, groups_before) = (open(), agent::cgroups_of(pid).len());
         run_some(21, 2_000, &mut agent);
         agent.send(ToExecutor::List { node: NodeId(1) });
-        agent.report_within(Duration::from_secs(5));
+        agent.report_within(patience(5));
         // The order of the ends varies, so the pool may have grown to ten groups with five descriptors each.
         assert!(open() <= open_before + 50, "{open_before} open files became {}", open());
         assert!(agent::cgroups_of(pid).len() <= groups_before.max(24), "{:?}", agent::cgroups_of(pid));

@@ -1,6 +1,6 @@
 //! Tasks that run as their job's user. These tests need root, and two accounts that every system has.
 
-use crate::agent::{Agent, Home, PROGRAM, change, change_program, exists, sh};
+use crate::agent::{Agent, Home, PROGRAM, change, change_program, exists, patience, sh};
 use amalgam_core::protocol::{ExecutorReport, TaskSignal, ToExecutor};
 use amalgam_core::vocabulary::*;
 use amalgam_daemon::executor::{EnforcementChoice, RunAs, own_dir};
@@ -9,7 +9,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub const ONE: &str = "daemon";
 pub const OTHER: &str = "nobody";
@@ -227,7 +226,8 @@ fn a_user_who_stops_processes_that_start_stops_nobody_else() {
 fn leftovers_of_a_users_task_are_killed() {
     let Some(home) = home_or_skip(false) else { return };
     let mut agent = home.agent();
-    let script = "(env -i setsid /bin/sh -c 'echo $$; exec /bin/sleep 100' &); sleep 100 & echo $!; sleep 0.3";
+    let script = "(env -i setsid /bin/sh -c 'echo $$ > left; exec /bin/sleep 100' &); sleep 100 & echo $!; \
+                  until [ -s left ]; do sleep 0.1; done; cat left";
     assert_eq!(agent.run(task(1, ONE, script)).reason, EndReason::Exit(0));
     let output = home.output(1, Stream::Stdout);
     let pids: Vec<i32> = output.lines().map(|pid| pid.parse().unwrap()).collect();
@@ -342,7 +342,7 @@ fn directories_stay_reachable_when_an_agent_returns() {
     let _lock = amalgam_daemon::executor::claim(&home.state).unwrap();
     let mut agent = home.agent();
     agent.send(ToExecutor::List { node: NodeId(1) });
-    match agent.report_within(Duration::from_secs(20)) {
+    match agent.report_within(patience(20)) {
         Some(ExecutorReport::Executing { attempts }) => assert_eq!(attempts.len(), 1),
         other => panic!("expected the attempt: {other:?}"),
     }
