@@ -264,6 +264,8 @@ impl Gangs {
                     withdrawn("another task of its gang has to be tried again, and all tasks of a gang run together");
                 Step::Dissolve { reason, pauses: false }
             }
+            // A task that has ended was on a node whose name is not known since a restart.
+            Phase::Runs if gang.hosts.is_none() && self.knows_nodes_of(stage, attempts) => Step::Start,
             Phase::Dissolves { not_before, .. } if not_before.is_none_or(|at| at <= now) => {
                 if of.running == 0 {
                     return Step::Gather;
@@ -293,6 +295,10 @@ impl Gangs {
             running.launched_in == LaunchedIn::Present || self.stages[&stage].in_place.contains(&attempt)
         };
         self.is_recovered && !attempts.of_stage(stage).all(is_known)
+    }
+
+    fn knows_nodes_of(&self, stage: u32, attempts: &Attempts) -> bool {
+        attempts.of_stage(stage).all(|(_, running)| self.names.contains_key(&running.node))
     }
 
     fn start(&mut self, stage: u32, attempts: &Attempts) -> Vec<Start> {
