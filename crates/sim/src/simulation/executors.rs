@@ -87,10 +87,10 @@ impl Simulation {
         self.agenda.note(at, Occurrence::Fetched { node, link, end: Box::new((file, from, outcome)) });
     }
 
-    /// Draws whether the latest fetch meets this fault.
+    /// Draws whether the latest fetch meets this fault. None does after all faults have ended.
     fn is_unlucky(&self, what: &str, probability: f64) -> bool {
         let chance = || Chance::new(self.settings.seed, &format!("{what} {}", self.fetches)).unit();
-        probability > 0.0 && chance() < probability
+        probability > 0.0 && !self.is_healed() && chance() < probability
     }
 
     pub(super) fn end_upload(&mut self, node: usize, (file, from, outcome): &(StoredFile, NodeId, Fetched)) {
