@@ -35,7 +35,7 @@ pub struct GlobalMaster {
     first_refusal: FirstRefusal,
     /// By number.
     clusters: Vec<Cluster>,
-    /// Lost nodes that have not returned.
+    /// Nodes that were lost and have not returned; also those that joined and were not known.
     lost: BTreeSet<NodeId>,
     /// Counts introductions.
     introductions: u32,
@@ -318,6 +318,10 @@ impl GlobalMaster {
         let rooms = &mut self.dispatch.rooms;
         match news {
             NodeNews::Joined { node, name, capacity, attributes } => {
+                // After a restart, nodes that were lost before are not known.
+                if !matches!(rooms.state(node), Some(NodeState::Up | NodeState::Unreachable)) {
+                    self.lost.insert(node);
+                }
                 rooms.join(node, capacity, attributes);
                 rooms.set_open(node, true);
                 self.dispatch.names.insert(node, name);
