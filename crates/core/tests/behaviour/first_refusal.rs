@@ -90,7 +90,7 @@ impl Believer {
 }
 
 fn room(node: u32, free: u32) -> NodeNews {
-    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default() }
+    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default(), is_kept: false }
 }
 
 fn millis(millis: u64) -> Duration {
