@@ -1,18 +1,21 @@
 //! In a federation, the master of a cluster keeps the nodes that a global master has reserved from the others.
 
+use crate::first_refusal::Believer;
 use crate::launches::bare_launch;
 use amalgam_core::master::{Master, MasterSettings};
 use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
 use amalgam_core::protocol::{
-    Address, GlobalIntroduction, Launch, Message, NodeNews, ProposedLaunch, Registration, ToGlobalMaster, ToMaster,
-    ToNode,
+    Address, Ask, GlobalIntroduction, Launch, Message, NodeNews, ProposedLaunch, Registration, ToGlobalMaster,
+    ToJobManager, ToMaster, ToNode,
 };
 use amalgam_core::role::{Event, Outbox, Role};
 use amalgam_core::vocabulary::{
-    AttemptId, Attributes, ClusterId, Epoch, ExecutionType, Federation, GlobalId, GrantId, Instant, JobId, Key, Mac,
-    NodeId, QueueId, ResourceSpec, Resources, Sealing, TaskId, TaskShape, TaskTemplate,
+    AskId, AttemptId, Attributes, ClientId, ClusterId, Duration, Epoch, ExecutionType, Federation, GlobalId, GrantId,
+    Instant, JobId, JobSpec, Key, Mac, NodeId, Program, QueueId, ResourceSpec, Resources, Sealing, StageSpec, TaskId,
+    TaskSet, TaskShape, TaskTemplate,
 };
+use amalgam_core::why::Why;
 use std::sync::Arc;
 
 const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
@@ -140,4 +143,56 @@ fn a_node_is_kept_for_its_owner_or_else_for_the_first_that_wanted_it() {
     assert_eq!(cluster.may_launch(), [[false, false], [true, true]], "it was still wanted");
     cluster.keep(GLOBALS[1], &[]);
     assert_eq!((cluster.may_launch(), cluster.kept_from), ([[true, true], [true, true]], [vec![], vec![]]));
+}
+
+#[test]
+fn a_global_master_places_nothing_on_a_node_that_another_one_has_reserved() {
+    let mut believer = Believer::new(Preset::AMALGAM_IN_FEDERATIONS);
+    let job = JobId(1);
+    let id = AskId { job, number: 0 };
+    let program = Arc::new(Program { command: vec!["true".into()], ..Program::default() });
+    let stage = StageSpec { name: "s".to_owned(), tasks: TaskSet::Count(1), program, ..StageSpec::default() };
+    let spec = JobSpec { stages: vec![stage], wait_for_nodes: true, ..JobSpec::default() };
+    let submit = ToMaster::Submit { spec: Arc::new(spec), key: None };
+    let ask = Ask {
+        id,
+        resources: Resources::new(1_000, 0),
+        constraints: Arc::default(),
+        execution: ExecutionType::Guaranteed,
+        wanted: 1,
+        needed: 1,
+        rank: 1,
+        priority: 0,
+        is_gang: false,
+        locality: Arc::default(),
+        expected: None,
+        limit: None,
+        duplicates: 0,
+    };
+    let demand = ToMaster::Demand { job, asks: vec![ask], work: Box::default() };
+    for (from, body) in [(Address::Client(ClientId(1)), submit), (Address::JobManager(job), demand)] {
+        let event = Event::Message { from, body: ToGlobalMaster::OfJobs(Box::new(body)) };
+        believer.global.handle(Instant(1), event, &mut Outbox::default());
+    }
+    let of_node = |is_kept| {
+        let (node, free) = (NODES[1], Resources::new(4_000, 0));
+        NodeNews::Room { node, free, closed_reason: None, held: Box::default(), is_kept }
+    };
+    let granted = |out: &Outbox| {
+        let is_grant = |message: &Message| matches!(message, Message::ToJobManager(ToJobManager::Granted { .. }));
+        out.sends.iter().any(|(_, message)| is_grant(message))
+    };
+    let reason = |believer: &Believer| {
+        let dispatch = believer.global.dispatch();
+        dispatch.scheduler.explain_blocked(id, &dispatch.rooms)
+    };
+    let mut place = |at: u64, is_kept: bool| {
+        let heard = believer.hear_news(Duration::from_secs(at), of_node(is_kept));
+        // The room belongs to the owner of the partition first.
+        let mut later = Outbox::default();
+        believer.global.handle(Instant(at * 1_000_000 + 500_000), Event::Wakeup, &mut later);
+        (granted(&heard) || granted(&later), reason(&believer))
+    };
+    assert_eq!(place(1, true), (false, Some(Why::ReservedElsewhere { node: NODES[1] })));
+    assert!(place(2, false).0, "it is not reserved any more");
 }

@@ -7,7 +7,9 @@ use super::{Confirm, Scheduler};
 use crate::policy::{AskSlot, DemandChange, NextAsk};
 use crate::protocol::Rule;
 use crate::scheduling::Ledger;
+use crate::scheduling::request_queue::OpenRequest;
 use crate::vocabulary::{AskId, Duration, Federation, GlobalId, Instant, NodeId, NodeView};
+use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -173,6 +175,15 @@ impl Scheduler {
         }
         let could_hold = |view: &NodeView| request.shape.fits_in(&view.capacity) && is_counted(view.node);
         closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
+    }
+
+    /// A node with room for a task of the request that another global master has reserved.
+    pub(super) fn kept_by_another(&self, request: &OpenRequest, ledger: &Ledger) -> Option<Why> {
+        let has_room = |node: &&NodeId| {
+            ledger.classes().meets(request.class, ledger.index(**node)) && request.shape.fits_in(&ledger.offer(**node))
+        };
+        let node = *self.federated.as_ref()?.kept_by_others.iter().find(has_room)?;
+        Some(Why::ReservedElsewhere { node })
     }
 
     /// Whether a node may be reserved for the ask if it takes work.
