@@ -93,7 +93,7 @@ impl Why {
                 format!("{} {are} reserved for it until all of it can start", counted(u64::from(*nodes), "node"))
             }
             Why::ReservedElsewhere { node } => {
-                format!("{} is reserved by another global master, for a job that has waited longer", node_name(*node))
+                format!("{} is reserved by another global master, for a gang or a large task", node_name(*node))
             }
             Why::SlowNode { node, times } => format!(
                 "waits for room elsewhere, where it is expected to end sooner: on node {}, which has room, tasks take {} times as long",

@@ -22,6 +22,7 @@ const ROWS: [&str; 10] = [
     "Spark's log",
     "NASA, gangs",
     "Queues with guarantees",
+    "Queries alone with a guarantee",
 ];
 const EXPERIMENTS: [&str; 3] = ["Mercury's loops", "Megha's jobs", "Apollo's loads"];
 

@@ -1,6 +1,6 @@
 //! Duty: nodes are reserved for large asks, as by a master of one cluster (ADR 93): of the own partition, and of others only if that
 //! could not hold the ask. The masters of the clusters keep these nodes from other global masters. If two want the same node, it is
-//! kept for its owner, or else for the first one; the other one gives up its reservation.
+//! kept for who has waited longest, and the other one gives up its reservation.
 
 use super::GlobalMaster;
 use crate::protocol::ToMaster;
@@ -16,6 +16,8 @@ pub(super) struct Kept {
     /// What the masters of clusters were told, in ascending order. Nodes are kept until the launches of the gang that gets them have
     /// arrived: for an interval of reviews longer than they are reserved.
     told: Vec<NodeId>,
+    /// Since when the task or gang has waited for which nodes were reserved last.
+    since: Instant,
 }
 
 impl GlobalMaster {
@@ -24,12 +26,14 @@ impl GlobalMaster {
 
     pub(super) fn review_reservation(&mut self, now: Instant, out: &mut Outbox) {
         let is_of_use = self.dispatch.scheduler.open_tasks() > 0 || !self.kept.told.is_empty();
-        if !is_of_use || now.since(self.kept.reviewed_at) < Self::REVIEWED_EVERY {
+        if !self.dispatch.scheduler.reserves() || !is_of_use || now.since(self.kept.reviewed_at) < Self::REVIEWED_EVERY
+        {
             return;
         }
         self.kept.reviewed_at = now;
         self.dispatch.scheduler.review_reservation(now, &mut self.dispatch.rooms);
         let reserved = self.dispatch.scheduler.reserved_nodes().to_vec();
+        self.kept.since = self.dispatch.scheduler.reserved_since().unwrap_or(self.kept.since);
         let before = std::mem::replace(&mut self.kept.reserved, reserved.clone());
         self.tell_kept(&before, out);
         self.dispatch.decide(now, &reserved, &mut self.proposals, out);
@@ -43,16 +47,16 @@ impl GlobalMaster {
         for cluster in self.federation.clusters() {
             if self.in_cluster(cluster, &before) != self.in_cluster(cluster, &self.kept.told) {
                 let nodes = self.in_cluster(cluster, &self.kept.told).to_vec();
-                out.send(cluster, ToMaster::Keep { nodes });
+                out.send(cluster, ToMaster::Keep { nodes, since: self.kept.since });
             }
         }
     }
 
-    /// The connection is a new one.
+    /// After an introduction, which ends what was kept before.
     pub(super) fn repeat_kept(&self, cluster: ClusterId, out: &mut Outbox) {
         let nodes = self.in_cluster(cluster, &self.kept.told);
         if !nodes.is_empty() {
-            out.send(cluster, ToMaster::Keep { nodes: nodes.to_vec() });
+            out.send(cluster, ToMaster::Keep { nodes: nodes.to_vec(), since: self.kept.since });
         }
     }
 

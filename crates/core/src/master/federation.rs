@@ -63,8 +63,9 @@ struct Global {
     /// By the number of a proposal that is to come: its own grants that are preempted for that if there is no room. Those of proposals
     /// that never come stay until a later one does.
     instead_of: BTreeMap<u64, Vec<GrantId>>,
-    /// The nodes that it wants to be kept, in ascending order.
+    /// The nodes that it wants to be kept, in ascending order, and since when the task or gang has waited that needs them.
     kept: Vec<NodeId>,
+    kept_since: Instant,
 }
 
 impl Global {
@@ -172,19 +173,20 @@ impl Federated {
         self.keepers.get(&node).is_some_and(|keeper| *keeper != global)
     }
 
-    /// The nodes that a global master wants to be kept from now on. The others are notified. A node is kept for the owner of its
-    /// partition, or else for the first that wanted it.
-    fn keep(&mut self, from: GlobalId, nodes: Vec<NodeId>) {
+    /// The nodes that a global master wants to be kept from now on. The others are notified. A node is kept for who has waited longest:
+    /// all masters of clusters decide alike, so one of two gangs gets all of its nodes.
+    fn keep(&mut self, from: GlobalId, nodes: Vec<NodeId>, since: Instant) {
         let Some(entry) = self.global(from) else { return };
+        entry.kept_since = since;
         let before = std::mem::replace(&mut entry.kept, nodes.clone());
         let mut concerned = [before, nodes].concat();
         concerned.sort_unstable();
         concerned.dedup();
         for node in concerned {
-            let wants = |global: &GlobalId| self.globals[usize::from(global.0)].kept.binary_search(&node).is_ok();
+            let requests = |global: &GlobalId| self.globals[usize::from(global.0)].kept.binary_search(&node).is_ok();
+            let age = |global: &GlobalId| (self.globals[usize::from(global.0)].kept_since, *global);
+            let next = self.federation.globals().filter(requests).min_by_key(age);
             let keeper = self.keepers.get(&node).copied();
-            let first = [self.federation.internal_to(node)].into_iter().chain(keeper);
-            let next = first.chain(self.federation.globals()).find(wants);
             if next != keeper {
                 match next {
                     Some(global) => self.keepers.insert(node, global),
@@ -288,7 +290,7 @@ impl Master {
         let claimed = match (instead_of, &instead_of_own) {
             // A later notification has reported that this booking does not exist.
             _ if is_overtaken => Err(ClaimError::Overtaken),
-            (None, None) if is_kept => Err(ClaimError::NoRoom),
+            (None, _) if is_kept => Err(ClaimError::NoRoom),
             (None, None) => rooms.claim_proposed(booking).map(|()| Vec::new()),
             (Some(victim), _) => rooms.claim_instead(booking, |other| holdings.is_of(other, victim)),
             (None, Some(own)) => rooms.claim_instead(booking, |other| own.contains(&other.grant)),
@@ -331,12 +333,12 @@ impl Master {
         }
     }
 
-    pub(super) fn on_keep(&mut self, from: GlobalId, mut nodes: Vec<NodeId>) {
+    pub(super) fn on_keep(&mut self, from: GlobalId, mut nodes: Vec<NodeId>, since: Instant) {
         let Some(federated) = &mut self.federated else { return };
         nodes.retain(|node| federated.has(*node));
         nodes.sort_unstable();
         if federated.global(from).is_some_and(|global| global.introduction.is_some()) {
-            federated.keep(from, nodes);
+            federated.keep(from, nodes, since);
         }
     }
 
@@ -357,6 +359,8 @@ impl Master {
         entry.refused.clear();
         entry.spared.clear();
         entry.instead_of.clear();
+        // It repeats what it keeps.
+        federated.keep(global, Vec::new(), Instant::ZERO);
         federated.take_news(&mut self.dispatch.rooms);
         let federation = federated.federation;
         federated.holdings.learn_all(&jobs, |job| federation.admitted_by(job) == global);
@@ -377,7 +381,7 @@ impl Master {
     /// It is notified again after its next introduction.
     pub(super) fn forget_global(&mut self, global: GlobalId) {
         let Some(federated) = &mut self.federated else { return };
-        federated.keep(global, Vec::new());
+        federated.keep(global, Vec::new(), Instant::ZERO);
         if let Some(entry) = federated.global(global) {
             entry.introduction = None;
             entry.instead_of.clear();

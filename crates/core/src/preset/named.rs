@@ -121,7 +121,7 @@ impl Preset {
         }),
     );
 
-    /// The same in federations, where nodes of the own partition are reserved.
+    /// The same in federations, where the masters of clusters keep reserved nodes.
     pub const AMALGAM_IN_FEDERATIONS: Preset = booked(
         "amalgam",
         fair_sojourn(Booker::GlobalMasters {

@@ -57,11 +57,13 @@ impl Cluster {
             };
             cluster.hear(Address::Node(node), ToMaster::Register(Box::new(registration)));
         }
-        for global in GLOBALS {
-            let introduction = GlobalIntroduction { epoch: epoch_of(global), number: 1, jobs: Vec::new() };
-            cluster.hear(Address::GlobalMaster(global), ToMaster::Introduce(Box::new(introduction)));
-        }
+        GLOBALS.into_iter().for_each(|global| cluster.introduce(global, 1));
         cluster
+    }
+
+    fn introduce(&mut self, global: GlobalId, number: u64) {
+        let introduction = GlobalIntroduction { epoch: epoch_of(global), number, jobs: Vec::new() };
+        self.hear(Address::GlobalMaster(global), ToMaster::Introduce(Box::new(introduction)));
     }
 
     fn hear(&mut self, from: Address, body: ToMaster) -> Outbox {
@@ -88,8 +90,10 @@ impl Cluster {
         out
     }
 
-    fn keep(&mut self, global: GlobalId, nodes: &[NodeId]) {
-        self.hear(Address::GlobalMaster(global), ToMaster::Keep { nodes: nodes.to_vec() });
+    /// For a gang that has waited since then.
+    fn keep(&mut self, global: GlobalId, nodes: &[NodeId], since: u64) {
+        let (nodes, since) = (nodes.to_vec(), Instant(since));
+        self.hear(Address::GlobalMaster(global), ToMaster::Keep { nodes, since });
     }
 
     /// Whether a launch of a job of the global master is passed on to the node.
@@ -119,30 +123,30 @@ fn a_reserved_node_is_kept_from_others_until_it_is_left_or_its_global_master_is_
     let mut cluster = Cluster::new();
     let all = [[true, true], [true, true]];
     assert_eq!(cluster.may_launch(), all);
-    cluster.keep(GLOBALS[1], &[NODES[1]]);
+    cluster.keep(GLOBALS[1], &[NODES[1]], 0);
     assert_eq!(cluster.may_launch(), [[true, false], [true, true]]);
     assert_eq!(cluster.kept_from, [vec![NODES[1]], vec![]], "the refused one has been told why");
-    cluster.keep(GLOBALS[1], &[]);
+    cluster.keep(GLOBALS[1], &[], 0);
     assert_eq!((cluster.may_launch(), cluster.kept_from.clone()), (all, [vec![], vec![]]));
 
-    cluster.keep(GLOBALS[1], &[NODES[1]]);
+    cluster.keep(GLOBALS[1], &[NODES[1]], 0);
     assert_eq!(cluster.may_launch(), [[true, false], [true, true]]);
     cluster.handle(Event::Disconnected { peer: Address::GlobalMaster(GLOBALS[1]) });
     assert!(cluster.launches(GLOBALS[0], NODES[1]), "nobody would use it");
 }
 
 #[test]
-fn a_node_is_kept_for_its_owner_or_else_for_the_first_that_wanted_it() {
+fn all_nodes_that_two_global_masters_want_are_kept_for_the_gang_that_has_waited_longest() {
     let mut cluster = Cluster::new();
-    cluster.keep(GLOBALS[1], &NODES);
+    cluster.keep(GLOBALS[0], &NODES, 20);
+    assert_eq!(cluster.may_launch(), [[true, true], [false, false]]);
+    cluster.keep(GLOBALS[1], &NODES, 10);
     assert_eq!(cluster.may_launch(), [[false, false], [true, true]]);
-    cluster.keep(GLOBALS[0], &NODES);
-    assert_eq!(cluster.may_launch(), [[true, false], [false, true]], "each keeps its own");
-    assert_eq!(cluster.kept_from, [vec![NODES[1]], vec![NODES[0]]], "both know");
-    cluster.keep(GLOBALS[0], &[]);
-    assert_eq!(cluster.may_launch(), [[false, false], [true, true]], "it was still wanted");
-    cluster.keep(GLOBALS[1], &[]);
-    assert_eq!((cluster.may_launch(), cluster.kept_from), ([[true, true], [true, true]], [vec![], vec![]]));
+    assert_eq!(cluster.kept_from, [NODES.to_vec(), vec![]], "both know");
+    cluster.keep(GLOBALS[1], &[], 10);
+    assert_eq!(cluster.may_launch(), [[true, true], [false, false]], "the other one still wants them");
+    cluster.introduce(GLOBALS[0], 2);
+    assert_eq!(cluster.may_launch(), [[true, true], [true, true]], "it has not repeated what it keeps");
 }
 
 #[test]

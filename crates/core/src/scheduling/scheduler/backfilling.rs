@@ -101,8 +101,7 @@ impl Scheduler {
         let wanted = if request.is_gang { request.open() } else { 1 };
         let mut found: Vec<(Instant, NodeId, u32)> = Vec::new();
         let (mut examined, mut could_hold) = (0, 0);
-        let may_be_reserved = self.reservable(ask, ledger);
-        let is_counted = |node: NodeId| may_be_reserved(node) && !ledger.offer_is_closed(node);
+        let is_counted = self.reservable(ask, ledger);
         for (node, most) in nodes_with_most_room(request, ledger, &is_counted) {
             if examined >= Self::EXAMINED_FOR_PROMISE && could_hold >= wanted.saturating_mul(4) {
                 break;

@@ -371,6 +371,9 @@ impl Scheduler {
     }
 
     fn may_be_lost(&self, ask: AskSlot, place: &Place, review: &Review, holdings: &Holdings, ledger: &Ledger) -> bool {
+        if self.is_kept_by_another(place.node) {
+            return false;
+        }
         let request = self.queue.ask(ask);
         // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
         let is_own = |kept: &super::Reservation| kept.ask == ask && kept.has(place.node);

@@ -115,7 +115,8 @@ impl Scheduler {
     }
 
     /// If it is known when nodes are free for it, the gang of the highest priority that has waited for the longest time gets a
-    /// reservation, whatever the order of the others is: they use the nodes until then.
+    /// reservation, whatever the order of the others is: they use the nodes until then. In a federation it gets one in any case: when
+    /// the tasks of other global masters end is never known.
     fn for_oldest_gang(&mut self, now: Instant, reserve_after: Duration, ledger: &Ledger) -> Option<Reservation> {
         self.ends.as_ref()?;
         let has_waited = |ask: &AskSlot| now.since(self.queue.ask(*ask).waiting_since) >= reserve_after;
@@ -124,7 +125,8 @@ impl Scheduler {
             self.gangs.parked.iter().copied().filter(|ask| has_waited(ask) && may_start(ask)).collect();
         waiting.sort_unstable_by_key(|ask| self.age(*ask));
         for ask in waiting.into_iter().take(Self::MOST_HOPELESS) {
-            let found = self.promised_nodes(now, ask, ledger);
+            let unknown = || self.federated.as_ref().and_then(|_| self.unpromised_nodes(ask, ledger));
+            let found = self.promised_nodes(now, ask, ledger).or_else(unknown);
             if found.is_some() {
                 return found;
             }
@@ -160,15 +162,18 @@ impl Scheduler {
     }
 
     fn reservation_for(&self, now: Instant, ask: AskSlot, ledger: &Ledger) -> Option<Reservation> {
-        let without = || self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes, promise: None });
-        self.promised_nodes(now, ask, ledger).or_else(without)
+        self.promised_nodes(now, ask, ledger).or_else(|| self.unpromised_nodes(ask, ledger))
+    }
+
+    fn unpromised_nodes(&self, ask: AskSlot, ledger: &Ledger) -> Option<Reservation> {
+        self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes, promise: None })
     }
 
     /// The nodes that could hold the ask once they are free, and all of its tasks if it is a gang; among the nodes that
     /// take work, or among all that are not lost.
     fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger, are_open: bool) -> Option<Vec<NodeId>> {
         let may_be_reserved = self.reservable(ask, ledger);
-        let is_counted = |node: NodeId| may_be_reserved(node) && (!are_open || !ledger.offer_is_closed(node));
+        let is_counted = |node: NodeId| !are_open || may_be_reserved(node);
         let request = self.queue.ask(ask);
         if request.is_gang {
             return self.nodes_for_gang(ask, ledger, &is_counted);
@@ -186,18 +191,25 @@ impl Scheduler {
         Some(Why::ReservedElsewhere { node })
     }
 
-    /// Whether a node may be reserved for the ask if it takes work.
-    pub(super) fn reservable(&self, ask: AskSlot, ledger: &Ledger) -> impl Fn(NodeId) -> bool + '_ {
+    pub(super) fn is_kept_by_another(&self, node: NodeId) -> bool {
+        self.federated.as_ref().is_some_and(|federated| federated.kept_by_others.contains(&node))
+    }
+
+    /// Whether a node takes work and may be reserved for the ask.
+    pub(super) fn reservable<'a>(&'a self, ask: AskSlot, ledger: &'a Ledger) -> impl Fn(NodeId) -> bool + 'a {
         let federated = self.federated.as_ref();
         let is_in_partition = move |node: NodeId| federated.is_none_or(|it| it.federation.internal_to(node) == it.own);
         let request = self.queue.ask(ask);
         let wanted = if request.is_gang { request.open() } else { 1 };
+        let is_open_in_partition = |node: NodeId| is_in_partition(node) && !ledger.offer_is_closed(node);
         let own_suffices = federated.is_none() || {
-            let own = nodes_with_most_room(request, ledger, &is_in_partition);
+            let own = nodes_with_most_room(request, ledger, &is_open_in_partition);
             own.map(|(_, most)| most).sum::<u64>() >= wanted
         };
         move |node: NodeId| {
-            (!own_suffices || is_in_partition(node)) && federated.is_none_or(|it| !it.kept_by_others.contains(&node))
+            (!own_suffices || is_in_partition(node))
+                && !ledger.offer_is_closed(node)
+                && federated.is_none_or(|it| !it.kept_by_others.contains(&node))
         }
     }
 
@@ -244,6 +256,16 @@ impl Scheduler {
             reservation.nodes.into_iter().for_each(|node| ledger.unreserve(node));
             self.inter_job.on_change(&DemandChange::RoomOpened);
         }
+    }
+
+    /// Whether nodes are reserved at all.
+    pub fn reserves(&self) -> bool {
+        self.settings.reserve_after.is_some()
+    }
+
+    /// Since when the ask has waited for which nodes are reserved.
+    pub fn reserved_since(&self) -> Option<Instant> {
+        self.reservation.as_ref().map(|kept| self.queue.ask(kept.ask).waiting_since)
     }
 
     /// The nodes that are reserved for some ask, in ascending order.
