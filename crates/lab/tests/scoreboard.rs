@@ -11,7 +11,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 11] = [
     "TPC-H, 90 % load",
     "TPC-H, all at once",
     "TPC-DS, overload",
