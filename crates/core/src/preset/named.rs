@@ -62,10 +62,12 @@ const ENTITLED: Entitled = Entitled {
     assumed_run_time: None,
 };
 
-const RESERVE_AFTER: Duration = Duration::from_secs(30);
-
-const BY_MASTER: Booker =
-    Booker::Master { placement: Placement::NextFit, reserve_after: RESERVE_AFTER, backfill: false, reclaim: None };
+const BY_MASTER: Booker = Booker::Master {
+    placement: Placement::NextFit,
+    reserve_after: Duration::from_secs(30),
+    backfill: false,
+    reclaim: None,
+};
 
 const RECLAIM: Reclaim = Reclaim { lost: 20_000 };
 
@@ -115,20 +117,19 @@ impl Preset {
         "amalgam",
         fair_sojourn(Booker::Master {
             placement: Placement::NextFit,
-            reserve_after: RESERVE_AFTER,
+            reserve_after: Duration::from_secs(30),
             backfill: true,
             reclaim: Some(RECLAIM),
         }),
     );
 
-    /// The same in federations, where the masters of clusters keep reserved nodes.
+    /// The same in federations: no node is reserved, since another global master may use it.
     pub const AMALGAM_IN_FEDERATIONS: Preset = booked(
         "amalgam",
         fair_sojourn(Booker::GlobalMasters {
             scattered: true,
             report_changes_after: CHANGES_REPORTED_AFTER,
             reclaim: Some(RECLAIM),
-            reserve_after: Some(RESERVE_AFTER),
         }),
     );
 
@@ -203,12 +204,7 @@ impl Preset {
     pub const MEGHA_PLUS: Preset = booked(
         "megha-plus",
         Booked {
-            by: Booker::GlobalMasters {
-                scattered: true,
-                report_changes_after: CHANGES_REPORTED_AFTER,
-                reclaim: None,
-                reserve_after: None,
-            },
+            by: Booker::GlobalMasters { scattered: true, report_changes_after: CHANGES_REPORTED_AFTER, reclaim: None },
             ..MEGHA
         },
     );
@@ -301,7 +297,7 @@ const MERCURY: Booked = Booked {
 };
 
 const MEGHA: Booked = Booked {
-    by: Booker::GlobalMasters { scattered: false, report_changes_after: None, reclaim: None, reserve_after: None },
+    by: Booker::GlobalMasters { scattered: false, report_changes_after: None, reclaim: None },
     inter_job: InterJob::RoundRobin,
     demand: IN_FILE_ORDER,
     delays: DELAYS,

@@ -64,8 +64,7 @@ impl ToMaster {
             ToMaster::Label { .. }
             | ToMaster::SetQueue { .. }
             | ToMaster::Reconfigure { .. }
-            | ToMaster::MakeRoom { .. }
-            | ToMaster::Keep { .. } => 33,
+            | ToMaster::MakeRoom { .. } => 33,
             ToMaster::Launch(proposed) => of_template(&proposed.launch.template),
         }
     }

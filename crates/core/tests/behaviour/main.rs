@@ -18,7 +18,6 @@ mod first_refusal;
 mod gangs;
 mod inter_job;
 mod intra_job;
-mod kept_nodes;
 mod late_binding;
 mod launches;
 mod locality;

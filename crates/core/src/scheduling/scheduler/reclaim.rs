@@ -371,13 +371,9 @@ impl Scheduler {
     }
 
     fn may_be_lost(&self, ask: AskSlot, place: &Place, review: &Review, holdings: &Holdings, ledger: &Ledger) -> bool {
-        if self.is_kept_by_another(place.node) {
-            return false;
-        }
         let request = self.queue.ask(ask);
         // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
-        let is_own = |kept: &super::Reservation| kept.ask == ask && kept.has(place.node);
-        let is_kept = ledger.is_reserved(place.node) && !self.reservation.as_ref().is_some_and(is_own);
+        let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.ask != ask && kept.has(place.node));
         let has_waited =
             || place.lost.saturating_add(place.lost_before) <= self.most_by_waiting(request, review.now, ledger);
         let has_credit =
