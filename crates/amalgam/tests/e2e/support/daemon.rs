@@ -1,13 +1,13 @@
 //! A server, agent or whole cluster as a separate process.
 
 use super::PATIENCE;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
 pub struct Daemon {
@@ -15,7 +15,8 @@ pub struct Daemon {
     /// The ready line.
     pub ready: String,
     says: mpsc::Receiver<String>,
-    stderr: Option<thread::JoinHandle<String>>,
+    stderr: Option<thread::JoinHandle<()>>,
+    said: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Daemon {
@@ -30,7 +31,8 @@ impl Daemon {
     pub fn spawn(mut command: Command) -> Daemon {
         die_with_us(&mut command);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (mut out, mut err) = (BufReader::new(child.stdout.take().unwrap()), child.stderr.take().unwrap());
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut err = BufReader::new(child.stderr.take().unwrap());
         let (output, says) = mpsc::channel();
         thread::spawn(move || {
             let mut line = String::new();
@@ -39,12 +41,15 @@ impl Daemon {
             // Kept open and empty, so that the daemon can always print.
             let _ = std::io::copy(&mut out, &mut std::io::sink());
         });
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = Arc::clone(&said);
         let stderr = thread::spawn(move || {
-            let mut text = String::new();
-            let _ = err.read_to_string(&mut text);
-            text
+            let mut line = Vec::new();
+            while err.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+                lines.lock().unwrap().append(&mut line);
+            }
         });
-        Daemon { child, ready: String::new(), says, stderr: Some(stderr) }
+        Daemon { child, ready: String::new(), says, stderr: Some(stderr), said }
     }
 
     /// An error is its output; it has exited then.
@@ -56,6 +61,11 @@ impl Daemon {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Its output on stderr so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().unwrap()).into_owned()
     }
 
     /// Kills it; returns its output on stderr.
@@ -79,7 +89,10 @@ impl Daemon {
     fn end(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.stderr.take().map(|thread| thread.join().unwrap_or_default()).unwrap_or_default()
+        if let Some(thread) = self.stderr.take() {
+            let _ = thread.join();
+        }
+        self.said()
     }
 }
 
