@@ -16,7 +16,8 @@ const QEMU: &str = "qemu-system-x86_64";
 const LEFT_OUT: [&str; 4] = ["virtual_machine::", "containers::", "removal_of_many_files", "two_thousand_launches"];
 /// Many tests mostly wait, so several run at a time on the one processor.
 const TESTS_AT_A_TIME: &str = "--test-threads=4";
-/// How long the machine may run. It takes 40 s on a fast processor of its own, and 240 s on a slow one that builds beside it.
+/// How long the machine may run. It took 160 to 180 s on two slow cores with nothing beside it, and 220 s
+/// beside a build.
 const PATIENCE: Duration = Duration::from_secs(500);
 const CLOSING: &str = "the tests have ended with exit code ";
 /// Accounts of the machine, for tasks of other users.
