@@ -3,9 +3,8 @@
 //! It is one line that names the format, then a frame for each entry.
 
 use crate::frames::{self, Decoder, FrameError};
-use crate::versions::JOURNAL;
+use crate::versions::{JOURNAL, WIRE};
 use amalgam_core::hosting::Entry;
-use amalgam_core::protocol;
 use rustix::fs::FlockOperation;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -227,10 +226,8 @@ impl JournalReader {
 impl JournalReader {
     /// The version of the wire that the process spoke.
     pub fn wire_version(&self) -> u32 {
-        match self.version {
-            30 => 32,
-            _ => protocol::VERSION,
-        }
+        // The versions of both advance together.
+        if self.version == JOURNAL.newest { WIRE.newest } else { WIRE.oldest }
     }
 
     /// Number of bytes after the last complete entry, once the end is reached: an entry that was cut off by a kill, or

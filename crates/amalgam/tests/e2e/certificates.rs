@@ -412,6 +412,8 @@ fn an_agent_with_a_token_of_its_own_gets_a_certificate_by_itself() {
         listed("agent (certificate)") == 1 && machines.home(1).join("identity.json").exists()
     });
     machines.run_across();
+    let is_back = || machines.daemons.borrow()[1].said().contains("connected to the server again");
+    assert!(!is_back(), "it has not been away");
     // The token ends: without it, the agent has to present the certificate, in the same process and after a restart.
     let text = fs::read_to_string(&tokens).unwrap();
     assert!(text.contains("until"), "the token has an end: {text}");
@@ -419,9 +421,7 @@ fn an_agent_with_a_token_of_its_own_gets_a_certificate_by_itself() {
     let without: Vec<&str> = text.split("[[token]]").filter(|entry| !entry.contains(secret.trim())).collect();
     fs::write(&tokens, without.join("[[token]]")).unwrap();
     // It may be back before anybody sees that it was away.
-    until_true("the end of that connection", || {
-        machines.daemons.borrow()[1].said().contains("connected to the server again")
-    });
+    until_true("another connection", is_back);
     until_true("the node with its certificate", || machines.state_of("host-1") == NodeState::Up);
     machines.run_across();
     machines.daemons.borrow_mut().remove(1).kill();
