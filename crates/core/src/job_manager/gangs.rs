@@ -345,3 +345,50 @@ impl Gangs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Holding;
+    use crate::protocol::Rule;
+    use crate::vocabulary::{Epoch, JobId, StageSpec, TaskId};
+
+    const NODES: [NodeId; 2] = [NodeId(0), NodeId(1)];
+
+    /// A gang of two tasks, one on each node.
+    fn gang() -> (Gangs, Attempts, [AttemptId; 2]) {
+        let stages = vec![StageSpec { gang: true, ..StageSpec::default() }];
+        let gangs = Gangs::new(&JobSpec { stages, ..JobSpec::default() }, 1);
+        let mut attempts = Attempts::new(JobId(1), Epoch(1));
+        let sent = NODES.map(|node| {
+            let (id, task) = (attempts.make_id(), TaskId { job: JobId(1), stage: 0, index: node.0 });
+            attempts
+                .insert(id, RunningAttempt::launched(task, node, Holding::Granted, Rule::Submission, Instant::ZERO));
+            id
+        });
+        (gangs, attempts, sent)
+    }
+
+    fn started(order: Option<Order>) -> Vec<AttemptId> {
+        match order {
+            Some(Order::Start(starts)) => starts.iter().map(|start| start.attempt).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_task_that_has_ended_on_a_node_without_a_known_name_does_not_keep_the_rest_of_its_gang() {
+        let (mut gangs, mut attempts, [ended, left]) = gang();
+        // After a restart, only the node of the other one has reported its name.
+        assert!(gangs.learn_name(NODES[1], "n1".to_owned(), &attempts).is_empty());
+        let starts = gangs.on_started(0, true, &attempts).expect("the gang is complete");
+        assert!(starts.is_empty(), "the names of all hosts are not known");
+        let mut review = |attempts: &Attempts, running| {
+            let progress = GangProgress { waiting: 0, running, has_failed: false, fetches: false };
+            started(gangs.review(Instant::ZERO, 0, &progress, attempts))
+        };
+        assert_eq!(review(&attempts, 2), []);
+        attempts.remove(ended);
+        assert_eq!((review(&attempts, 1), review(&attempts, 1)), (vec![left], vec![]), "once");
+    }
+}
