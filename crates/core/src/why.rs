@@ -69,6 +69,8 @@ pub enum Why {
     /// Only slow nodes have room, such as this one, where tasks take this many times as long, in thousandths: it is expected to end
     /// sooner elsewhere, later.
     SlowNode { node: NodeId, times: u32 },
+    /// The node is reserved by another global master.
+    ReservedElsewhere { node: NodeId },
 }
 
 /// The used and the allowed amount, in the unit of the kind.
@@ -89,6 +91,9 @@ impl Why {
             Why::NodesReserved { nodes } => {
                 let are = if *nodes == 1 { "is" } else { "are" };
                 format!("{} {are} reserved for it until all of it can start", counted(u64::from(*nodes), "node"))
+            }
+            Why::ReservedElsewhere { node } => {
+                format!("{} is reserved by another global master, for a gang or a large task", node_name(*node))
             }
             Why::SlowNode { node, times } => format!(
                 "waits for room elsewhere, where it is expected to end sooner: on node {}, which has room, tasks take {} times as long",

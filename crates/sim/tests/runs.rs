@@ -1,9 +1,10 @@
 //! Whole runs: no preset is below the lower bounds, and the same seed gives the same bytes.
 
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::Duration;
+use amalgam_core::vocabulary::{Duration, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet};
 use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Settings, Simulation, capacity};
-use amalgam_workload::trace::{self, Node, Workload};
+use amalgam_workload::trace::{self, MalformedLines, Node, RunTimes, TraceJob, Workload};
+use std::sync::Arc;
 
 fn options(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -96,4 +97,48 @@ fn a_job_that_fits_on_no_node_is_named_and_the_others_run() {
     let results = run(Preset::default(), 1, &workload).results;
     assert_eq!((results.succeeded_jobs, results.refused_jobs.len(), results.unfinished_jobs), (3, 3, 0));
     assert!(results.refused_jobs[0].contains("larger than every node"), "{}", results.refused_jobs[0]);
+}
+
+/// Jobs of small tasks of 20 s keep all nodes of both global masters busy for half an hour. A gang needs three whole nodes, or six,
+/// which are more than are in the partition of its global master; or there are two such gangs, one of each global master.
+#[test]
+fn a_gang_in_a_federation_gets_whole_nodes_although_others_never_leave_them() {
+    let gangs_take = |preset: Preset, sizes: &[u32]| {
+        let small = |number: u64| job(5 * number, StageSpec { tasks: TaskSet::Count(8), ..of_cores(1) }, 20);
+        let mut jobs: Vec<TraceJob> = (0..1_800 / 5).map(small).collect();
+        let gang = |size: &u32| StageSpec { tasks: TaskSet::Count(*size), gang: true, ..of_cores(4) };
+        jobs.extend(sizes.iter().map(|size| job(101, gang(size), 60)));
+        jobs.sort_by_key(|job| job.arrival);
+        let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+        let settings = Settings { preset, federation: Some((2, 2)), ..Settings::default() };
+        let outcome = Simulation::new(settings, &nodes(8), &workload).run();
+        assert_eq!(outcome.results.unfinished_jobs, 0);
+        let is_gang = |job: &TraceJob| job.spec.stages[0].gang;
+        let gangs = outcome.jobs.iter().zip(&workload.jobs).filter(|(_, job)| is_gang(job));
+        let take: Vec<f64> = gangs.map(|(result, _)| result.jct_s.expect("it has ended")).collect();
+        assert_eq!(take.len(), sizes.len());
+        take.into_iter().fold(0.0, f64::max)
+    };
+    // 30 s until nodes are reserved, 20 s until they are free, and 60 s of its own.
+    for (sizes, most) in [(&[3][..], 180.0), (&[6], 180.0), (&[6, 6], 300.0)] {
+        let take = gangs_take(Preset::AMALGAM_IN_FEDERATIONS, sizes);
+        assert!(take < most, "{sizes:?} nodes: {take} s");
+    }
+    let without = gangs_take(Preset::MEGHA, &[3]);
+    assert!(without > 900.0, "{without} s without a reservation");
+}
+
+fn of_cores(cores: u32) -> StageSpec {
+    StageSpec {
+        name: "s0".to_owned(),
+        program: Arc::new(Program { command: vec!["true".into()], ..Program::default() }),
+        resources: ResourceSpec { basic: Resources::new(cores * 1_000, 0), custom: Vec::new() },
+        ..StageSpec::default()
+    }
+}
+
+fn job(arrives: u64, stage: StageSpec, run_time: u64) -> TraceJob {
+    let spec = Arc::new(JobSpec { name: "j0".to_owned(), stages: vec![stage], ..JobSpec::default() });
+    let run_times = vec![RunTimes::Same(Duration::from_secs(run_time))];
+    TraceJob { arrival: Duration::from_secs(arrives), spec, run_times: run_times.into() }
 }

@@ -5,6 +5,7 @@
 //! master's log.
 
 mod first_refusal;
+mod kept;
 mod proposals;
 mod sharing;
 
@@ -20,6 +21,7 @@ use crate::vocabulary::{
     Totals,
 };
 use first_refusal::FirstRefusal;
+use kept::Kept;
 use proposals::Proposals;
 use sharing::Sharing;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,7 @@ pub struct GlobalMaster {
     proposals: Proposals,
     sharing: Sharing,
     first_refusal: FirstRefusal,
+    kept: Kept,
     /// By number.
     clusters: Vec<Cluster>,
     /// Nodes that were lost and have not returned; also those that joined and were not known.
@@ -102,6 +105,7 @@ impl GlobalMaster {
             proposals: Proposals::new(epoch, federation, sharing.is_wanted()),
             sharing,
             first_refusal: FirstRefusal::default(),
+            kept: Kept::default(),
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
             lost: BTreeSet::new(),
             introductions: 0,
@@ -190,6 +194,7 @@ impl GlobalMaster {
             self.note_knowledge();
             let jobs = self.dispatch.running().map(|(job, queue)| (job.id, queue)).collect();
             out.send(cluster, ToMaster::Introduce(Box::new(GlobalIntroduction { epoch, number, jobs })));
+            self.repeat_kept(cluster, out);
         }
     }
 
@@ -278,6 +283,7 @@ impl GlobalMaster {
         if self.dispatch.scheduler.open_tasks() > 0 {
             self.dispatch.decide(now, &opened, &mut self.proposals, out);
         }
+        self.review_reservation(now, out);
     }
 
     /// Books what the cluster reports as held, and nothing else: proposals up to `seen` that it does not report are
@@ -327,7 +333,7 @@ impl GlobalMaster {
                 self.dispatch.names.insert(node, name);
                 returned.push(node);
             }
-            NodeNews::Room { node, free, closed_reason, held } if rooms.state(node).is_some() => {
+            NodeNews::Room { node, free, closed_reason, held, is_kept } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
                 }
@@ -337,6 +343,7 @@ impl GlobalMaster {
                     _ => {}
                 }
                 self.sharing.on_held(node, held);
+                self.dispatch.scheduler.note_kept_by_another(node, is_kept, &mut self.dispatch.rooms);
                 if self.take_room(now, node, free, seen, is_whole) {
                     opened.push(node);
                 }

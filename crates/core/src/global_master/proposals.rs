@@ -14,8 +14,15 @@ pub(super) struct Proposals {
     made: Vec<Grant>,
     /// What is preempted for some of them, and on which node.
     instead_of: Vec<(GrantId, NodeId, Vec<Booking>)>,
-    /// New proposals and their rules, if [`Proposals::take_new`] is in use.
-    new: Option<Vec<(Booking, Rule)>>,
+    /// If [`Proposals::take_new`] is in use.
+    new: Option<Vec<NewProposal>>,
+}
+
+pub(super) struct NewProposal {
+    pub(super) booking: Booking,
+    pub(super) rule: Rule,
+    /// Bookings of this global master that are preempted for it.
+    pub(super) victims: Vec<Booking>,
 }
 
 impl Proposals {
@@ -25,7 +32,7 @@ impl Proposals {
         Proposals { epoch, next: 1, federation, made: Vec::new(), instead_of: Vec::new(), new }
     }
 
-    pub(super) fn take_new(&mut self) -> Vec<(Booking, Rule)> {
+    pub(super) fn take_new(&mut self) -> Vec<NewProposal> {
         self.new.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -33,9 +40,9 @@ impl Proposals {
         self.epoch
     }
 
-    fn note(&mut self, booking: Booking, proposal: &Granting) {
+    fn note(&mut self, booking: Booking, victims: &[Booking], proposal: &Granting) {
         let Granting { ask, node, rule, passed_over, prediction, .. } = *proposal;
-        self.new.iter_mut().for_each(|new| new.push((booking, rule)));
+        self.new.iter_mut().for_each(|new| new.push(NewProposal { booking, rule, victims: victims.to_vec() }));
         self.next += 1;
         // The master of the node's cluster seals the launches that it passes on.
         let generation = Generation::default();
@@ -53,7 +60,7 @@ impl Confirmation for Proposals {
             Rule::Share { .. } => rooms.claim_beyond(booking)?,
             _ => rooms.claim(booking)?,
         }
-        self.note(booking, proposal);
+        self.note(booking, &[], proposal);
         Ok(grant)
     }
 
@@ -69,7 +76,7 @@ impl Confirmation for Proposals {
         let victims = rooms.claim_instead(booking, may_be_preempted)?;
         // Also without any: it may get the room that earlier ones leave.
         self.instead_of.push((grant, node, victims.clone()));
-        self.note(booking, proposal);
+        self.note(booking, &victims, proposal);
         Ok((grant, victims))
     }
 

@@ -5,6 +5,7 @@
 //! preemptions beyond its own share, even if the view of other queues is out of date.
 
 use super::GlobalMaster;
+use super::proposals::NewProposal;
 use crate::dispatch::Confirmation;
 use crate::policy::inter_job::{QueueShare, violators};
 use crate::protocol::Rule;
@@ -52,7 +53,8 @@ struct Unseen {
     node: NodeId,
     queue: QueueId,
     resources: Resources,
-    instead_of: Option<QueueId>,
+    /// What the queues lose whose tasks are preempted for it.
+    instead_of: Vec<(QueueId, Resources)>,
 }
 
 /// Where a task gets room, and the queue whose tasks are preempted for it.
@@ -106,9 +108,9 @@ impl Sharing {
 
     fn on_proposed(&mut self, cluster: usize, proposal: Unseen) {
         self.coming.entry(proposal.queue).or_default().add(&proposal.resources);
-        if let Some(victim) = proposal.instead_of {
-            self.going.entry(victim).or_default().add(&proposal.resources);
-            self.promised.entry((proposal.node, victim)).or_default().add(&proposal.resources);
+        for (victim, lost) in &proposal.instead_of {
+            self.going.entry(*victim).or_default().add(lost);
+            self.promised.entry((proposal.node, *victim)).or_default().add(lost);
         }
         self.unseen[cluster].push_back(proposal);
     }
@@ -117,9 +119,9 @@ impl Sharing {
     fn settle(&mut self, proposal: &Unseen) {
         let Unseen { node, queue, resources, instead_of, .. } = proposal;
         take_from(&mut self.coming, *queue, resources);
-        if let Some(victim) = instead_of {
-            take_from(&mut self.going, *victim, resources);
-            take_from(&mut self.promised, (*node, *victim), resources);
+        for (victim, lost) in instead_of {
+            take_from(&mut self.going, *victim, lost);
+            take_from(&mut self.promised, (*node, *victim), lost);
         }
     }
 
@@ -289,11 +291,12 @@ impl GlobalMaster {
 
     /// Counts the proposals since the last call.
     pub(super) fn note_proposals(&mut self) {
-        for (booking, rule) in self.proposals.take_new() {
+        for NewProposal { booking, rule, victims } in self.proposals.take_new() {
             let Some(queue) = self.dispatch.queue_of(booking.job) else { continue };
+            let of_own = |victim: &Booking| Some((self.dispatch.queue_of(victim.job)?, victim.resources));
             let instead_of = match rule {
-                Rule::Share { at_cost_of } => Some(at_cost_of),
-                _ => None,
+                Rule::Share { at_cost_of } => vec![(at_cost_of, booking.resources)],
+                _ => victims.iter().filter_map(of_own).collect(),
             };
             let cluster = usize::from(self.federation.cluster_of(booking.node).0);
             let Booking { grant, node, resources, .. } = booking;
@@ -325,6 +328,7 @@ mod tests {
 
     fn proposal(number: u64, node: u32, instead_of: Option<QueueId>) -> Unseen {
         let grant = GrantId { epoch: Epoch(1), number, slot: 0 };
+        let instead_of = instead_of.into_iter().map(|victim| (victim, cores(1))).collect();
         Unseen { grant, node: NodeId(node), queue: OWN, resources: cores(1), instead_of }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Federated {
     /// By number.
     globals: Vec<Global>,
     holdings: Holdings,
+    /// For whom nodes are kept.
+    keepers: BTreeMap<NodeId, GlobalId>,
     /// Counts changes of nodes.
     version: u64,
     /// The nodes of the last changes, oldest first.
@@ -61,6 +63,9 @@ struct Global {
     /// By the number of a proposal that is to come: its own grants that are preempted for that if there is no room. Those of proposals
     /// that never come stay until a later one does.
     instead_of: BTreeMap<u64, Vec<GrantId>>,
+    /// The nodes that it wants to be kept, in ascending order, and since when the task or gang has waited that needs them.
+    kept: Vec<NodeId>,
+    kept_since: Instant,
 }
 
 impl Global {
@@ -79,6 +84,7 @@ impl Federated {
             cluster,
             globals: vec![Global::default(); usize::from(federation.globals)],
             holdings: Holdings::new(has_shares),
+            keepers: BTreeMap::new(),
             version: 0,
             changes: VecDeque::new(),
             joined_at: Vec::new(),
@@ -162,8 +168,37 @@ impl Federated {
         }
     }
 
+    /// Whether the node is kept for another global master.
+    fn is_kept_from(&self, global: GlobalId, node: NodeId) -> bool {
+        self.keepers.get(&node).is_some_and(|keeper| *keeper != global)
+    }
+
+    /// The nodes that a global master wants to be kept from now on. The others are notified. A node is kept for who has waited longest:
+    /// all masters of clusters decide alike, so one of two gangs gets all of its nodes.
+    fn keep(&mut self, from: GlobalId, nodes: Vec<NodeId>, since: Instant) {
+        let Some(entry) = self.global(from) else { return };
+        entry.kept_since = since;
+        let before = std::mem::replace(&mut entry.kept, nodes.clone());
+        let mut concerned = [before, nodes].concat();
+        concerned.sort_unstable();
+        concerned.dedup();
+        for node in concerned {
+            let requests = |global: &GlobalId| self.globals[usize::from(global.0)].kept.binary_search(&node).is_ok();
+            let age = |global: &GlobalId| (self.globals[usize::from(global.0)].kept_since, *global);
+            let next = self.federation.globals().filter(requests).min_by_key(age);
+            let keeper = self.keepers.get(&node).copied();
+            if next != keeper {
+                match next {
+                    Some(global) => self.keepers.insert(node, global),
+                    None => self.keepers.remove(&node),
+                };
+                self.note_change(node);
+            }
+        }
+    }
+
     /// The news of a node for a global master that was notified up to version `reported`.
-    fn news_of(&self, node: NodeId, reported: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
+    fn news_of(&self, node: NodeId, to: GlobalId, reported: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
         let Rooms { ledger, names } = rooms;
         if ledger.is_removed(node) {
             return news.push(NodeNews::Removed { node });
@@ -178,7 +213,8 @@ impl Federated {
         news.push(match state {
             NodeState::Up => {
                 let held = self.holdings.on_node(ledger.index(node));
-                NodeNews::Room { node, free: ledger.node_free(node), closed_reason: ledger.closed_reason(node), held }
+                let (free, closed_reason) = (ledger.node_free(node), ledger.closed_reason(node));
+                NodeNews::Room { node, free, closed_reason, held, is_kept: self.is_kept_from(to, node) }
             }
             NodeState::Unreachable => NodeNews::Away { node, lost: false },
             NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },
@@ -199,7 +235,7 @@ impl Federated {
         entry.reported = version;
         let mut nodes = Vec::new();
         let since = if lacks_all {
-            rooms.ledger.ids().for_each(|node| self.news_of(node, 0, rooms, &mut nodes));
+            rooms.ledger.ids().for_each(|node| self.news_of(node, global, 0, rooms, &mut nodes));
             let bookings = rooms.ledger.ids().flat_map(|node| rooms.ledger.bookings_on(node));
             let own = bookings.filter(|booking| booking.grant.epoch.host() == epoch.host());
             let held = own.map(|Booking { grant, job, node, resources }| HeldGrant { grant, job, node, resources });
@@ -209,7 +245,7 @@ impl Federated {
             let mut changed: Vec<NodeId> = self.changes.range(skipped..).copied().collect();
             changed.sort_unstable();
             changed.dedup();
-            changed.into_iter().for_each(|node| self.news_of(node, reported, rooms, &mut nodes));
+            changed.into_iter().for_each(|node| self.news_of(node, global, reported, rooms, &mut nodes));
             Since::Version(reported)
         };
         let (usage, is_settled) = (self.holdings.usage(), !rooms.ledger.expects_nodes());
@@ -248,11 +284,13 @@ impl Master {
         global.seen = global.seen.max(grant.number);
         global.is_due = true;
         let (job, task, resources) = (attempt.job, launch.task, launch.template.shape.resources);
+        let is_kept = federated.is_kept_from(admitted_by, node);
         let (rooms, holdings) = (&mut self.dispatch.rooms, &federated.holdings);
         let booking = Booking { grant, job, node, resources };
         let claimed = match (instead_of, &instead_of_own) {
             // A later notification has reported that this booking does not exist.
             _ if is_overtaken => Err(ClaimError::Overtaken),
+            (None, _) if is_kept => Err(ClaimError::NoRoom),
             (None, None) => rooms.claim_proposed(booking).map(|()| Vec::new()),
             (Some(victim), _) => rooms.claim_instead(booking, |other| holdings.is_of(other, victim)),
             (None, Some(own)) => rooms.claim_instead(booking, |other| own.contains(&other.grant)),
@@ -295,6 +333,15 @@ impl Master {
         }
     }
 
+    pub(super) fn on_keep(&mut self, from: GlobalId, mut nodes: Vec<NodeId>, since: Instant) {
+        let Some(federated) = &mut self.federated else { return };
+        nodes.retain(|node| federated.has(*node));
+        nodes.sort_unstable();
+        if federated.global(from).is_some_and(|global| global.introduction.is_some()) {
+            federated.keep(from, nodes, since);
+        }
+    }
+
     pub(super) fn on_introduced(&mut self, global: GlobalId, introduction: GlobalIntroduction, out: &mut Outbox) {
         let GlobalIntroduction { epoch, number, jobs } = introduction;
         let Some(federated) = &mut self.federated else { return };
@@ -312,6 +359,8 @@ impl Master {
         entry.refused.clear();
         entry.spared.clear();
         entry.instead_of.clear();
+        // It repeats what it keeps.
+        federated.keep(global, Vec::new(), Instant::ZERO);
         federated.take_news(&mut self.dispatch.rooms);
         let federation = federated.federation;
         federated.holdings.learn_all(&jobs, |job| federation.admitted_by(job) == global);
@@ -331,7 +380,9 @@ impl Master {
 
     /// It is notified again after its next introduction.
     pub(super) fn forget_global(&mut self, global: GlobalId) {
-        if let Some(entry) = self.federated.as_mut().and_then(|federated| federated.global(global)) {
+        let Some(federated) = &mut self.federated else { return };
+        federated.keep(global, Vec::new(), Instant::ZERO);
+        if let Some(entry) = federated.global(global) {
             entry.introduction = None;
             entry.instead_of.clear();
         }

@@ -219,19 +219,20 @@ impl Preset {
         settings: DispatchSettings,
         queues: QueueTree,
     ) -> GlobalMaster {
-        let (scattered, report_changes_after, reclaim) = match self.scheduling {
+        let (scattered, report_changes_after, reclaim, reserve_after) = match self.scheduling {
             Scheduling::Booked(Booked {
-                by: Booker::GlobalMasters { scattered, report_changes_after, reclaim },
+                by: Booker::GlobalMasters { scattered, report_changes_after, reclaim, reserve_after },
                 ..
-            }) => (scattered, report_changes_after, reclaim),
-            _ => (false, None, None),
+            }) => (scattered, report_changes_after, reclaim, reserve_after),
+            _ => (false, None, None, None),
         };
         let delays = self.booked().map_or(Delays::NONE, |booked| booked.delays);
         let scatter = scattered.then(|| Chance::new(self.seed, &format!("placement of {own}")));
         let placement = Box::new(placement::Partitions::new(federation, own, scatter));
-        // Global masters reserve no nodes: another one may use them.
-        let of_scheduler = SchedulerSettings { delays, reclaim, ..SchedulerSettings::NONE };
+        let backfill = reserve_after.is_some();
+        let of_scheduler = SchedulerSettings { reserve_after, backfill, delays, reclaim, ..SchedulerSettings::NONE };
         let scheduler = Scheduler::new(self.inter_job(queues.clone()), placement, of_scheduler);
+        let scheduler = scheduler.reserving_first_in(federation, own);
         // The time until the other global masters know of it and the launch of one of them has arrived.
         let first_refusal = report_changes_after.map(|after| after + after);
         GlobalMaster::new(epoch, (federation, own), settings, queues, scheduler).leaving_to_others(first_refusal)
@@ -259,7 +260,7 @@ impl Preset {
     fn uses_run_times(&self) -> bool {
         self.booked().is_some_and(|booked| match booked.by {
             Booker::Master { backfill, reclaim, .. } => backfill || reclaim.is_some(),
-            Booker::GlobalMasters { reclaim, .. } => reclaim.is_some(),
+            Booker::GlobalMasters { reclaim, reserve_after, .. } => reclaim.is_some() || reserve_after.is_some(),
         })
     }
 

@@ -62,12 +62,10 @@ const ENTITLED: Entitled = Entitled {
     assumed_run_time: None,
 };
 
-const BY_MASTER: Booker = Booker::Master {
-    placement: Placement::NextFit,
-    reserve_after: Duration::from_secs(30),
-    backfill: false,
-    reclaim: None,
-};
+const RESERVE_AFTER: Duration = Duration::from_secs(30);
+
+const BY_MASTER: Booker =
+    Booker::Master { placement: Placement::NextFit, reserve_after: RESERVE_AFTER, backfill: false, reclaim: None };
 
 const RECLAIM: Reclaim = Reclaim { lost: 20_000 };
 
@@ -117,19 +115,20 @@ impl Preset {
         "amalgam",
         fair_sojourn(Booker::Master {
             placement: Placement::NextFit,
-            reserve_after: Duration::from_secs(30),
+            reserve_after: RESERVE_AFTER,
             backfill: true,
             reclaim: Some(RECLAIM),
         }),
     );
 
-    /// The same in federations: no node is reserved, since another global master may use it.
+    /// The same in federations, where the masters of clusters keep reserved nodes.
     pub const AMALGAM_IN_FEDERATIONS: Preset = booked(
         "amalgam",
         fair_sojourn(Booker::GlobalMasters {
             scattered: true,
             report_changes_after: CHANGES_REPORTED_AFTER,
             reclaim: Some(RECLAIM),
+            reserve_after: Some(RESERVE_AFTER),
         }),
     );
 
@@ -204,7 +203,12 @@ impl Preset {
     pub const MEGHA_PLUS: Preset = booked(
         "megha-plus",
         Booked {
-            by: Booker::GlobalMasters { scattered: true, report_changes_after: CHANGES_REPORTED_AFTER, reclaim: None },
+            by: Booker::GlobalMasters {
+                scattered: true,
+                report_changes_after: CHANGES_REPORTED_AFTER,
+                reclaim: None,
+                reserve_after: None,
+            },
             ..MEGHA
         },
     );
@@ -297,7 +301,7 @@ const MERCURY: Booked = Booked {
 };
 
 const MEGHA: Booked = Booked {
-    by: Booker::GlobalMasters { scattered: false, report_changes_after: None, reclaim: None },
+    by: Booker::GlobalMasters { scattered: false, report_changes_after: None, reclaim: None, reserve_after: None },
     inter_job: InterJob::RoundRobin,
     demand: IN_FILE_ORDER,
     delays: DELAYS,

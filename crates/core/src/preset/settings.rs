@@ -61,6 +61,9 @@ pub enum Booker {
         /// As for a master, of the work of its own jobs; that of other global masters is preempted by the shares of queues only.
         #[serde(default)]
         reclaim: Option<Reclaim>,
+        /// An ask that found no room for this long gets nodes reserved, on which others may run until they are needed; `None`: none is.
+        #[serde(default)]
+        reserve_after: Option<Duration>,
     },
 }
 

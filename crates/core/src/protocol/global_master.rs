@@ -90,8 +90,15 @@ pub enum NodeNews {
     /// It has registered with these properties; its room follows.
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
     /// Its free room; why it takes no work, if it takes none; and, if queues have shares, what the tasks of each queue hold that
-    /// cannot be preempted.
-    Room { node: NodeId, free: Resources, closed_reason: Option<ClosedReason>, held: Box<[(QueueId, Resources)]> },
+    /// cannot be preempted. Whether another global master has reserved it: its room is not for the receiver.
+    Room {
+        node: NodeId,
+        free: Resources,
+        closed_reason: Option<ClosedReason>,
+        held: Box<[(QueueId, Resources)]>,
+        #[serde(default)]
+        is_kept: bool,
+    },
     /// It cannot be reached; if `lost`, it was given up.
     Away { node: NodeId, lost: bool },
     /// The node was removed.

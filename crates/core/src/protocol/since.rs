@@ -64,7 +64,8 @@ impl ToMaster {
             ToMaster::Label { .. }
             | ToMaster::SetQueue { .. }
             | ToMaster::Reconfigure { .. }
-            | ToMaster::MakeRoom { .. } => 33,
+            | ToMaster::MakeRoom { .. }
+            | ToMaster::Keep { .. } => 33,
             ToMaster::Launch(proposed) => of_template(&proposed.launch.template),
         }
     }

@@ -33,7 +33,7 @@ use crate::vocabulary::{
 use backfilling::Ends;
 use gangs::Gangs;
 use reclaim::Holdings;
-use reservations::Reservation;
+use reservations::{Federated, Reservation};
 use slow_nodes::Speeds;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -44,6 +44,7 @@ pub struct Scheduler {
     placement: Box<dyn PlacementPolicy>,
     settings: SchedulerSettings,
     reservation: Option<Reservation>,
+    federated: Option<Federated>,
     /// Asks that all nodes together could not hold, and the count of changes of nodes for which that was found.
     hopeless: BTreeSet<AskSlot>,
     hopeless_at: u64,
@@ -145,6 +146,7 @@ impl Scheduler {
             placement,
             settings,
             reservation: None,
+            federated: None,
             hopeless: BTreeSet::new(),
             hopeless_at: 0,
             widenings: BTreeSet::new(),
@@ -436,6 +438,9 @@ impl Scheduler {
             } else {
                 self.try_reservation(now, ask, node, most, ledger, confirm);
             };
+        }
+        if ledger.is_reserved(node) {
+            return;
         }
         if ledger.is_slow(node) {
             return self.note_slow_room(ledger);

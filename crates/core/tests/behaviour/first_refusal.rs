@@ -18,13 +18,13 @@ fn cores(cores: u32) -> Resources {
 
 /// A global master of a cluster of two nodes with four cores each. The first node is in its own partition, the second
 /// in another's; no resources are free.
-struct Believer {
-    global: GlobalMaster,
+pub struct Believer {
+    pub global: GlobalMaster,
     version: u64,
 }
 
 impl Believer {
-    fn new(preset: Preset) -> Believer {
+    pub fn new(preset: Preset) -> Believer {
         let federation = Federation::new(1, 2, 4).unwrap();
         assert_eq!([0, 1].map(|node| federation.internal_to(NodeId(node)) == OWN), [true, false]);
         let epoch = Epoch::of_host(OWN.host(), 1).unwrap();
@@ -51,7 +51,7 @@ impl Believer {
         believer
     }
 
-    fn hear(&mut self, at: u64, since: Since, nodes: Vec<NodeNews>) {
+    fn hear(&mut self, at: u64, since: Since, nodes: Vec<NodeNews>) -> Outbox {
         self.version += 1;
         let reported = ClusterUpdate {
             cluster: CLUSTER,
@@ -67,11 +67,17 @@ impl Believer {
             spared: Vec::new(),
         };
         let (from, body) = (Address::ClusterMaster(CLUSTER), ToGlobalMaster::ClusterUpdate(Box::new(reported)));
-        self.global.handle(Instant(at), Event::Message { from, body }, &mut Outbox::default());
+        let mut out = Outbox::default();
+        self.global.handle(Instant(at), Event::Message { from, body }, &mut out);
+        out
     }
 
     fn hear_of(&mut self, at: Duration, node: u32, free: u32) {
-        self.hear(at.as_micros(), Since::Version(self.version), vec![room(node, free)]);
+        self.hear_news(at, room(node, free));
+    }
+
+    pub fn hear_news(&mut self, at: Duration, news: NodeNews) -> Outbox {
+        self.hear(at.as_micros(), Since::Version(self.version), vec![news])
     }
 
     /// Free cores on both nodes.
@@ -90,7 +96,7 @@ impl Believer {
 }
 
 fn room(node: u32, free: u32) -> NodeNews {
-    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default() }
+    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default(), is_kept: false }
 }
 
 fn millis(millis: u64) -> Duration {

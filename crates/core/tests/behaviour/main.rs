@@ -18,6 +18,7 @@ mod first_refusal;
 mod gangs;
 mod inter_job;
 mod intra_job;
+mod kept_nodes;
 mod late_binding;
 mod launches;
 mod locality;

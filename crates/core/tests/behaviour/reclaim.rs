@@ -326,6 +326,46 @@ fn a_queue_takes_what_it_is_guaranteed_from_others_and_not_from_its_own_jobs() {
 }
 
 #[test]
+fn what_is_free_on_a_reserved_node_is_not_kept_from_a_guarantee_for_a_queue_beyond_its_own() {
+    for (guaranteed, started) in [(0, 2), (500_000, 0)] {
+        let mut world = World::new(Preset::AMALGAM);
+        let mut queues = two_queues();
+        queues[1].guaranteed = guaranteed;
+        queues.push(QueueSpec::named("root.third"));
+        world.queues = QueueTree::new(queues).expect("a valid tree");
+        world.start_server();
+        world.add_node(Resources::new(CORES as u32 * 1_000, 0), &[]);
+        world.settle();
+        // When the gang can start, nothing else is free.
+        world.submit(tasks("third", 2, "1h", 3_600));
+        world.submit(tasks("third", 4, "3h", 10_800));
+        let gang = StageSpec { gang: true, ..stage("s", 4, "1h", 1_000) };
+        let waits = world.submit(JobSpec { queue: "other".to_owned(), ..job(vec![gang]) });
+        world.run_for(Duration::from_secs(60));
+        assert_eq!(running(&world, waits), 0);
+        assert!(world.why(waits)[0].contains("reserved for it"), "{:?}", world.why(waits));
+        let owner = world.submit(tasks("one", 2, "2h", 7_200));
+        world.run_for(Duration::from_secs(5));
+        assert_eq!((running(&world, owner), preempted(&world)), (started, 0), "guaranteed to the gang: {guaranteed}");
+    }
+}
+
+#[test]
+fn a_queue_takes_what_it_is_guaranteed_on_reserved_nodes_last() {
+    let mut world = cluster(two_queues());
+    let guest = world.submit(tasks("one", 8, "1h", 3_600));
+    let gang = StageSpec { gang: true, ..stage("s", 4, "1h", 1_000) };
+    let waits = world.submit(JobSpec { queue: "one".to_owned(), ..job(vec![gang]) });
+    world.run_for(Duration::from_secs(60));
+    assert!(world.why(waits)[0].contains("1 node is reserved for it"), "{:?}", world.why(waits));
+    let owner = world.submit(tasks("other", 4, "1h", 3_600));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!([owner, guest].map(|job| running(&world, job)), [4, 4]);
+    let on_reserved = world.log.iter().filter(|line| line.contains("preempted for job") && line.contains(" n0 "));
+    assert_eq!(on_reserved.count(), 0, "{}", world.log.join("\n"));
+}
+
+#[test]
 fn a_queue_does_not_wait_for_the_next_review_for_what_it_is_guaranteed() {
     for (queue, waits) in [("other", false), ("one", true)] {
         let mut world = cluster(two_queues());

@@ -89,7 +89,7 @@ mod tests {
     /// Of the first job, each of whose tasks runs for an hour.
     const LONG: Duration = Duration::from_secs(3_600);
 
-    /// Two clusters of two nodes with four cores and two global masters. The first one has a job that holds all cores, and at 100 s
+    /// Two clusters of two nodes with four cores and two global masters, or one cluster under `amalgam`. The first one has a job that holds all cores, and at 100 s
     /// this one or the other gets a job with two tasks of 10 s.
     fn world(preset: Preset, of_short: u8) -> Simulation {
         world_of(preset, (of_short, 2), 0, 1)
@@ -100,7 +100,8 @@ mod tests {
     fn world_of(preset: Preset, (of_short, count): (u8, u32), guaranteed: u32, cores: u32) -> Simulation {
         let queue = |name, global, guaranteed| QueueSpec { global: Some(global), guaranteed, ..QueueSpec::named(name) };
         let queues = QueueTree::new(vec![queue("root.long", 0, 0), queue("root.short", of_short, guaranteed)]).unwrap();
-        let settings = Settings { preset, federation: Some((2, 2)), queues, ..Settings::default() };
+        let federation = (preset != Preset::AMALGAM).then_some((2, 2));
+        let settings = Settings { preset, federation, queues, ..Settings::default() };
         let mut jobs = vec![
             job("root.long", 64 / cores, Duration::from_secs(1), LONG),
             job("root.short", count, Duration::from_secs(100), Duration::from_secs(10)),
@@ -146,12 +147,15 @@ mod tests {
         }
     }
 
+    /// One of the nodes has been reserved for the first job's other tasks since the 30th second.
     #[test]
     fn several_tasks_get_the_room_of_one_attempt_and_none_is_refused() {
-        let mut world = world_of(Preset::AMALGAM_IN_FEDERATIONS, (0, 8), 500_000, 4);
-        let happened = run(&mut world, 1_000 * SECOND);
-        let refused = |happening: &&Happening| matches!(happening.record(), Some(Record::LaunchRefused { .. }));
-        assert_eq!(happened.iter().filter(refused).count(), 0);
-        assert_eq!(end_of_short(&happened), (Some(110), 2));
+        for preset in [Preset::AMALGAM, Preset::AMALGAM_IN_FEDERATIONS] {
+            let mut world = world_of(preset, (0, 8), 500_000, 4);
+            let happened = run(&mut world, 1_000 * SECOND);
+            let refused = |happening: &&Happening| matches!(happening.record(), Some(Record::LaunchRefused { .. }));
+            assert_eq!(happened.iter().filter(refused).count(), 0);
+            assert_eq!(end_of_short(&happened), (Some(110), 2), "{:?}", world.settings().federation);
+        }
     }
 }

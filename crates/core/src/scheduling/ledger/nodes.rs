@@ -183,7 +183,11 @@ impl Ledger {
         !self.get(node).is_some_and(LedgerNode::takes_work)
     }
 
-    /// Hides a node's room from searches, so that enough of it becomes free for one ask.
+    pub fn is_reserved(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|entry| entry.reserved)
+    }
+
+    /// Hides a node's room from searches, so that enough of it becomes free for one ask, here or with another global master.
     pub fn reserve(&mut self, node: NodeId) {
         let index = self.index(node);
         self.nodes[index].reserved = true;

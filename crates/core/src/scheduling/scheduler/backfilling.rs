@@ -95,19 +95,14 @@ impl Scheduler {
 
     /// Of the nodes that are examined, those that have room for all tasks of a gang, or for one task, at the earliest time; in
     /// ascending order. `None` if too little is known of when tasks end.
-    pub(super) fn promised_nodes(
-        &self,
-        now: Instant,
-        ask: AskSlot,
-        ledger: &Ledger,
-        is_counted: &dyn Fn(NodeId) -> bool,
-    ) -> Option<Reservation> {
+    pub(super) fn promised_nodes(&self, now: Instant, ask: AskSlot, ledger: &Ledger) -> Option<Reservation> {
         let ends = self.ends.as_ref()?;
         let request = self.queue.ask(ask);
         let wanted = if request.is_gang { request.open() } else { 1 };
         let mut found: Vec<(Instant, NodeId, u32)> = Vec::new();
         let (mut examined, mut could_hold) = (0, 0);
-        for (node, most) in nodes_with_most_room(request, ledger, is_counted) {
+        let is_counted = self.reservable(ask, ledger);
+        for (node, most) in nodes_with_most_room(request, ledger, &is_counted) {
             if examined >= Self::EXAMINED_FOR_PROMISE && could_hold >= wanted.saturating_mul(4) {
                 break;
             }
@@ -271,8 +266,7 @@ impl Scheduler {
         let Some(Reservation { ask, promise, .. }) = &self.reservation else { return };
         let (ask, was_late) = (*ask, promise.as_ref().is_some_and(|promise| promise.is_late));
         let by = promise.as_ref().map(|promise| promise.by);
-        let is_open = |node: NodeId| !ledger.offer_is_closed(node);
-        let Some(mut found) = self.promised_nodes(now, ask, ledger, &is_open) else { return };
+        let Some(mut found) = self.promised_nodes(now, ask, ledger) else { return };
         let Some(promise) = &mut found.promise else { return };
         let is_late = by.is_some_and(|by| by < now);
         // All waiting asks are tried again when nodes leave the reservation, so it has to be worth that.

@@ -39,9 +39,11 @@ impl Scheduler {
             let kept = self.reservation.as_ref().filter(|kept| kept.ask == ask)?;
             Some(Why::NodesReserved { nodes: kept.nodes.len() as u32 })
         };
-        let fit = match explain_fit(request.widest_class, shape, ledger) {
+        let fit = explain_fit(request.widest_class, shape, ledger);
+        let fit = match &fit {
             None | Some(Why::Occupied { .. }) if request.is_gang => kept().or_else(short_of_rooms),
-            fit => fit,
+            Some(Why::Occupied { .. }) => self.kept_by_another(request, ledger).or(fit),
+            _ => fit,
         };
         let is_near = request.reach != Reach::Anywhere;
         let near = (is_near && fit.is_none() && ledger.find_room(request.class, &request.shape, 0).is_none())

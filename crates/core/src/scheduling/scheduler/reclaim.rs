@@ -259,7 +259,7 @@ impl Scheduler {
         holdings.jobs = review.standings.len() as u64;
         let later = now + Self::REVIEWED_EVERY.max(holdings.after_change());
         holdings.next_review = (self.open_tasks > 0).then_some(later);
-        if review.excess.is_empty() {
+        if review.excess.is_empty() && self.reservation.is_none() {
             return;
         }
         let (mut asks, mut seen): (Vec<AskSlot>, usize) = (Vec::new(), 0);
@@ -360,36 +360,56 @@ impl Scheduler {
         let is_owed = self.is_owed(ask);
         let is_fast = |node: NodeId| is_owed || !ledger.is_slow(node);
         let is_of_use =
-            |node: &&NodeId| is_fast(**node) && self.reaches(ask, **node, ledger) && !ledger.offer_is_closed(**node);
-        let tried = newest.iter().filter(is_of_use).take(Self::TRIED_NODES);
-        let places = tried.filter_map(|node| self.place_on(*node, ask, review, holdings, ledger));
+            |node: &NodeId| is_fast(*node) && self.reaches(ask, *node, ledger) && !ledger.offer_is_closed(*node);
+        // What is free on reserved nodes, too: room that its queue has made there, or that others wait for without a guarantee.
+        let kept = if is_owed { self.reserved_nodes() } else { &[] };
+        let tried = newest.iter().copied().filter(is_of_use).take(Self::TRIED_NODES);
+        let tried = tried.chain(kept.iter().copied().filter(|node| is_of_use(node) && !newest.contains(node)));
+        let places = tried.filter_map(|node| self.place_on(node, ask, review, holdings, ledger));
         let may_be =
             places.take(Self::EXAMINED_NODES).filter(|place| self.may_be_lost(ask, place, review, holdings, ledger));
-        let mut nodes: Vec<(u64, NodeId)> = may_be.map(|place| (place.lost, place.node)).collect();
+        let (kept, mut others): (Vec<Place>, Vec<Place>) = may_be.partition(|place| ledger.is_reserved(place.node));
+        // Reserved nodes only if there are no others: their ask waits for all of them.
+        others = if others.is_empty() { kept } else { others };
+        let mut nodes: Vec<(u64, NodeId)> = others.iter().map(|place| (place.lost, place.node)).collect();
         nodes.sort_unstable();
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
     fn may_be_lost(&self, ask: AskSlot, place: &Place, review: &Review, holdings: &Holdings, ledger: &Ledger) -> bool {
+        if self.is_kept_by_another(place.node) {
+            return false;
+        }
         let request = self.queue.ask(ask);
         // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
-        let is_kept = self.reservation.as_ref().is_some_and(|kept| kept.ask != ask && kept.has(place.node));
+        let is_own = |kept: &super::Reservation| kept.ask == ask && kept.has(place.node);
+        let is_kept = ledger.is_reserved(place.node) && !self.reservation.as_ref().is_some_and(is_own);
         let has_waited =
             || place.lost.saturating_add(place.lost_before) <= self.most_by_waiting(request, review.now, ledger);
         let has_credit =
             || holdings.cost_of(place.lost) <= self.most_of_credit(request, &place.victims, review, holdings);
         let is_little = !is_kept && place.lost < u64::MAX && (has_waited() || has_credit());
-        is_little || self.is_owner(request, &place.victims)
+        is_little || self.is_owner(ask, &place.victims)
     }
 
-    /// Whether a queue has the job and none of the victims', and is guaranteed what it would hold with the task.
-    fn is_owner(&self, request: &OpenRequest, victims: &[Booking]) -> bool {
-        let mut others = victims.iter().map(|victim| self.queue.job_slot(victim.job));
-        // What is free on a reserved node belongs to nobody else.
-        !victims.is_empty()
-            && others.all(|other| {
-                other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, Some(other)))
-            })
+    /// Whether a queue has the job and none of the victims', and is guaranteed what it would hold with the task. What is free on a
+    /// reserved node belongs to the job that it is reserved for, as if this one was running.
+    fn is_owner(&self, ask: AskSlot, victims: &[Booking]) -> bool {
+        let request = self.queue.ask(ask);
+        let others = victims.iter().map(|victim| self.queue.job_slot(victim.job));
+        let waiting = victims.is_empty().then(|| self.kept_for_guest());
+        others.chain(waiting).all(|other| {
+            other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, Some(other)))
+        })
+    }
+
+    /// The job for which nodes are reserved, unless its queue is guaranteed what it would hold then.
+    fn kept_for_guest(&self) -> Option<JobSlot> {
+        let request = self.queue.ask(self.reservation.as_ref()?.ask);
+        let tasks = if request.is_gang { request.open() } else { 1 };
+        let tasks = u32::try_from(tasks).unwrap_or(u32::MAX);
+        let whole = Resources(request.shape.0.map(|amount| amount.saturating_mul(tasks)));
+        (!self.inter_job.is_guaranteed(request.job, &whole, None)).then_some(request.job)
     }
 
     /// How much work may be lost for a task of the ask because the stage has lost as much, in the unit of the credit.

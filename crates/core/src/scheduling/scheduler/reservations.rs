@@ -1,12 +1,15 @@
 //! Reservations: a large ask must not starve behind small ones.
 
 use super::backfilling::Promise;
+use super::gangs::nodes_with_most_room;
 use super::reasons::closest;
 use super::{Confirm, Scheduler};
 use crate::policy::{AskSlot, DemandChange, NextAsk};
 use crate::protocol::Rule;
 use crate::scheduling::Ledger;
-use crate::vocabulary::{AskId, Duration, Instant, NodeId, NodeView};
+use crate::scheduling::request_queue::OpenRequest;
+use crate::vocabulary::{AskId, Duration, Federation, GlobalId, Instant, NodeId, NodeView};
+use crate::why::Why;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -19,6 +22,13 @@ pub(super) struct Reservation {
     pub(super) promise: Option<Promise>,
 }
 
+/// In a federation: which nodes are reserved here first, and which by others.
+pub(super) struct Federated {
+    federation: Federation,
+    own: GlobalId,
+    kept_by_others: BTreeSet<NodeId>,
+}
+
 impl Reservation {
     pub(super) fn has(&self, node: NodeId) -> bool {
         self.nodes.binary_search(&node).is_ok()
@@ -28,6 +38,29 @@ impl Reservation {
 impl Scheduler {
     /// Maximum number of asks in one review that turn out to fit on no nodes.
     const MOST_HOPELESS: usize = 4;
+
+    /// For a global master: it reserves nodes of its own partitions, and others only for what these could not hold if they were empty.
+    pub fn reserving_first_in(self, federation: Federation, own: GlobalId) -> Scheduler {
+        Scheduler { federated: Some(Federated { federation, own, kept_by_others: BTreeSet::new() }), ..self }
+    }
+
+    /// Whether another global master has reserved the node: nothing is placed there, and it is not reserved here.
+    pub fn note_kept_by_another(&mut self, node: NodeId, is_kept: bool, ledger: &mut Ledger) {
+        let Some(federated) = &mut self.federated else { return };
+        let has_changed =
+            if is_kept { federated.kept_by_others.insert(node) } else { federated.kept_by_others.remove(&node) };
+        if !has_changed {
+            return;
+        }
+        if !is_kept {
+            ledger.unreserve(node);
+            return self.on_room_opened();
+        }
+        if self.reservation.as_ref().is_some_and(|kept| kept.has(node)) {
+            self.end_reservation(ledger);
+        }
+        ledger.reserve(node);
+    }
 
     /// Reserves a node for an ask, or nodes for a gang, of which no task has started for too long.
     pub fn review_reservation(&mut self, now: Instant, ledger: &mut Ledger) {
@@ -82,7 +115,8 @@ impl Scheduler {
     }
 
     /// If it is known when nodes are free for it, the gang of the highest priority that has waited for the longest time gets a
-    /// reservation, whatever the order of the others is: they use the nodes until then.
+    /// reservation, whatever the order of the others is: they use the nodes until then. In a federation it gets one in any case: when
+    /// the tasks of other global masters end is never known.
     fn for_oldest_gang(&mut self, now: Instant, reserve_after: Duration, ledger: &Ledger) -> Option<Reservation> {
         self.ends.as_ref()?;
         let has_waited = |ask: &AskSlot| now.since(self.queue.ask(*ask).waiting_since) >= reserve_after;
@@ -90,9 +124,9 @@ impl Scheduler {
         let mut waiting: Vec<AskSlot> =
             self.gangs.parked.iter().copied().filter(|ask| has_waited(ask) && may_start(ask)).collect();
         waiting.sort_unstable_by_key(|ask| self.age(*ask));
-        let is_open = |node: NodeId| !ledger.offer_is_closed(node);
         for ask in waiting.into_iter().take(Self::MOST_HOPELESS) {
-            let found = self.promised_nodes(now, ask, ledger, &is_open);
+            let unknown = || self.federated.as_ref().and_then(|_| self.unpromised_nodes(ask, ledger));
+            let found = self.promised_nodes(now, ask, ledger).or_else(unknown);
             if found.is_some() {
                 return found;
             }
@@ -128,21 +162,55 @@ impl Scheduler {
     }
 
     fn reservation_for(&self, now: Instant, ask: AskSlot, ledger: &Ledger) -> Option<Reservation> {
-        let is_open = |node: NodeId| !ledger.offer_is_closed(node);
-        let without = || self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes, promise: None });
-        self.promised_nodes(now, ask, ledger, &is_open).or_else(without)
+        self.promised_nodes(now, ask, ledger).or_else(|| self.unpromised_nodes(ask, ledger))
+    }
+
+    fn unpromised_nodes(&self, ask: AskSlot, ledger: &Ledger) -> Option<Reservation> {
+        self.nodes_to_keep(ask, ledger, true).map(|nodes| Reservation { ask, nodes, promise: None })
     }
 
     /// The nodes that could hold the ask once they are free, and all of its tasks if it is a gang; among the nodes that
     /// take work, or among all that are not lost.
     fn nodes_to_keep(&self, ask: AskSlot, ledger: &Ledger, are_open: bool) -> Option<Vec<NodeId>> {
-        let is_counted = |node: NodeId| !are_open || !ledger.offer_is_closed(node);
+        let may_be_reserved = self.reservable(ask, ledger);
+        let is_counted = |node: NodeId| !are_open || may_be_reserved(node);
         let request = self.queue.ask(ask);
         if request.is_gang {
             return self.nodes_for_gang(ask, ledger, &is_counted);
         }
         let could_hold = |view: &NodeView| request.shape.fits_in(&view.capacity) && is_counted(view.node);
         closest(ledger, request.class, &request.shape, &could_hold).map(|node| vec![node])
+    }
+
+    /// A node with room for a task of the request that another global master has reserved.
+    pub(super) fn kept_by_another(&self, request: &OpenRequest, ledger: &Ledger) -> Option<Why> {
+        let has_room = |node: &&NodeId| {
+            ledger.classes().meets(request.class, ledger.index(**node)) && request.shape.fits_in(&ledger.offer(**node))
+        };
+        let node = *self.federated.as_ref()?.kept_by_others.iter().find(has_room)?;
+        Some(Why::ReservedElsewhere { node })
+    }
+
+    pub(super) fn is_kept_by_another(&self, node: NodeId) -> bool {
+        self.federated.as_ref().is_some_and(|federated| federated.kept_by_others.contains(&node))
+    }
+
+    /// Whether a node takes work and may be reserved for the ask.
+    pub(super) fn reservable<'a>(&'a self, ask: AskSlot, ledger: &'a Ledger) -> impl Fn(NodeId) -> bool + 'a {
+        let federated = self.federated.as_ref();
+        let is_in_partition = move |node: NodeId| federated.is_none_or(|it| it.federation.internal_to(node) == it.own);
+        let request = self.queue.ask(ask);
+        let wanted = if request.is_gang { request.open() } else { 1 };
+        let is_open_in_partition = |node: NodeId| is_in_partition(node) && !ledger.offer_is_closed(node);
+        let own_suffices = federated.is_none() || {
+            let own = nodes_with_most_room(request, ledger, &is_open_in_partition);
+            own.map(|(_, most)| most).sum::<u64>() >= wanted
+        };
+        move |node: NodeId| {
+            (!own_suffices || is_in_partition(node))
+                && !ledger.offer_is_closed(node)
+                && federated.is_none_or(|it| !it.kept_by_others.contains(&node))
+        }
     }
 
     /// Whether the ask may use the node; it may wait for room near its input again.
@@ -188,6 +256,16 @@ impl Scheduler {
             reservation.nodes.into_iter().for_each(|node| ledger.unreserve(node));
             self.inter_job.on_change(&DemandChange::RoomOpened);
         }
+    }
+
+    /// Whether nodes are reserved at all.
+    pub fn reserves(&self) -> bool {
+        self.settings.reserve_after.is_some()
+    }
+
+    /// Since when the ask has waited for which nodes are reserved.
+    pub fn reserved_since(&self) -> Option<Instant> {
+        self.reservation.as_ref().map(|kept| self.queue.ask(kept.ask).waiting_since)
     }
 
     /// The nodes that are reserved for some ask, in ascending order.
