@@ -10,6 +10,7 @@
 
 mod cache;
 mod fetch;
+mod reserved_room;
 
 use crate::vocabulary::{
     AttemptId, Digest, Duration, EndReason, Ended, EndedFiles, Fetched, InputFile, Instant, JobId, NodeId, OutputFile,
@@ -17,6 +18,7 @@ use crate::vocabulary::{
 };
 use cache::{Origin, Stored};
 use fetch::{Fetch, Step};
+use reserved_room::ReservedRoom;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -109,15 +111,27 @@ impl Files {
 
     // ---- readers ---------------------------------------------------------------------------------------------------
 
-    pub(super) fn add_reader(&mut self, own: NodeId, id: AttemptId, inputs: Arc<[InputFile]>, is_opportunistic: bool) {
+    /// `others`: the readers with which it starts at the same time, as a gang.
+    pub(super) fn add_reader(
+        &mut self,
+        own: NodeId,
+        id: AttemptId,
+        inputs: Arc<[InputFile]>,
+        is_opportunistic: bool,
+        others: &[AttemptId],
+    ) {
         let files: BTreeMap<Digest, usize> = inputs.iter().enumerate().map(|(at, input)| (input.digest, at)).collect();
         let missing = files.len();
         self.arrivals += 1;
         let reader = Reader { inputs, files, is_opportunistic, came: self.arrivals, is_admitted: false, missing };
-        let bytes = reader.files().fold(0, |sum: u64, file| sum.saturating_add(file.bytes));
+        let of_others = others.iter().filter_map(|other| self.readers.get(other)).flat_map(Reader::files);
+        let together: BTreeMap<Digest, u64> =
+            reader.files().chain(of_others).map(|file| (file.digest, file.bytes)).collect();
+        let bytes = together.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
         if bytes > self.limit {
+            let who = if others.is_empty() { "it reads" } else { "it and other tasks of its gang here read" };
             let why = format!(
-                "it reads {bytes} bytes, and this node keeps {} bytes of files at most; start its agent with a larger --cache",
+                "{who} {bytes} bytes, and this node keeps {} bytes of files at most; start its agent with a larger --cache",
                 self.limit
             );
             return self.effects.failed.push((id, no_input(why, Vec::new())));
@@ -633,39 +647,6 @@ impl Files {
             assert_eq!(fetch.readers, wanted(digest), "readers of a fetch");
             let guaranteed = readers(digest, &|reader| !reader.is_opportunistic);
             assert_eq!(fetch.guaranteed, guaranteed, "guaranteed readers of a fetch");
-        }
-    }
-}
-
-/// The room that is reserved if other readers are admitted.
-struct ReservedRoom<'a> {
-    files: &'a Files,
-    /// Number of readers of each file for which it differs from the present number.
-    readers: BTreeMap<Digest, u32>,
-    bytes: u64,
-}
-
-impl ReservedRoom<'_> {
-    fn readers_of(&mut self, digest: Digest) -> &mut u32 {
-        let stored = || self.files.stored.get(&digest).map_or(0, |one| one.readers);
-        self.readers
-            .entry(digest)
-            .or_insert_with(|| self.files.fetches.get(&digest).map_or_else(stored, |one| one.readers))
-    }
-
-    fn with(&mut self, reader: &Reader) {
-        for file in reader.files() {
-            let readers = self.readers_of(file.digest);
-            *readers += 1;
-            self.bytes += if *readers == 1 { file.bytes } else { 0 };
-        }
-    }
-
-    fn without(&mut self, reader: &Reader) {
-        for file in reader.files() {
-            let readers = self.readers_of(file.digest);
-            *readers -= 1;
-            self.bytes -= if *readers == 0 { file.bytes } else { 0 };
         }
     }
 }

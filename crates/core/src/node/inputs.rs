@@ -5,7 +5,7 @@ use super::{NodeAgent, State};
 use crate::protocol::{TheExecutor, ToExecutor};
 use crate::role::{Outbox, Record};
 use crate::scheduling::Lack;
-use crate::vocabulary::{AttemptId, Digest, Ended, Fetched, InputFile, Instant, JobId, NodeId, StoredFile};
+use crate::vocabulary::{AttemptId, Digest, Ended, Fetched, InputFile, Instant, JobId, NodeId, StoredFile, TaskId};
 use std::sync::Arc;
 
 impl NodeAgent {
@@ -16,11 +16,20 @@ impl NodeAgent {
         }
         self.queue.hold(id, Lack::Files);
         let is_opportunistic = self.attempts[&id].is_opportunistic();
-        self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic);
+        let others = if self.queue.lacks(id, Lack::Others) { self.others_of_gang(id) } else { Vec::new() };
+        self.files.add_reader(self.node, id, Arc::clone(inputs), is_opportunistic, &others);
         self.follow_files(now, out);
         if self.files.is_any_lacking() {
             self.attempts.on_lacking_files(now);
         }
+    }
+
+    /// The attempts of other tasks here that wait for the others of the same gang.
+    fn others_of_gang(&self, id: AttemptId) -> Vec<AttemptId> {
+        let own = self.attempts[&id].task;
+        let waiting = self.attempts.iter().filter(|(other, _)| self.queue.lacks(*other, Lack::Others));
+        let is_other = |task: TaskId| (task.job, task.stage) == (own.job, own.stage) && task != own;
+        waiting.filter(|(_, other)| is_other(other.task)).map(|(id, _)| id).collect()
     }
 
     pub(super) fn on_fetched(&mut self, now: Instant, end: (Digest, NodeId, Fetched), out: &mut Outbox) {

@@ -539,3 +539,17 @@ fn files_of_guaranteed_tasks_are_fetched_beside_those_of_opportunistic_ones() {
     world.run_for(Duration::from_secs(3));
     assert_eq!(world.outcome(second), Some(JobOutcome::Succeeded), "{}", world.log.join("\n"));
 }
+
+#[test]
+fn a_gang_whose_tasks_together_read_more_than_their_node_keeps_fails_with_a_remedy() {
+    for (kept, outcome) in [(2, JobOutcome::Succeeded), (1, JobOutcome::Failed { exit_code: 126 })] {
+        let mut world = small_beside_large(kept);
+        let mut readers = StageSpec { gang: true, ..on("small", reader("r", 2, "1s", 0, "to-{index}")) };
+        readers.execution = ExecutionType::Guaranteed;
+        let id = world.submit(job(vec![on("large", writer("w", 1, &["to-0", "to-1"])), readers]));
+        world.run_for(Duration::from_secs(200));
+        assert_eq!(world.outcome(id), Some(outcome), "{}", world.log.join("\n"));
+        let why = format!("{:?}", [0, 1].map(|index| reasons(&world, task(id, 1, index))));
+        assert_eq!(kept == 1, why.contains("it and other tasks of its gang here read 2000 bytes"), "{why}");
+    }
+}

@@ -30,7 +30,7 @@ fn add(node: &mut Files, number: u32, is_opportunistic: bool, files: &[u8]) -> A
         let (path, digest) = (name.to_string(), Digest([*name; 32]));
         InputFile { path, digest, bytes: 1, holders: vec![NodeId(1)] }
     };
-    node.add_reader(OWN, id, files.iter().map(input).collect(), is_opportunistic);
+    node.add_reader(OWN, id, files.iter().map(input).collect(), is_opportunistic, &[]);
     node.check_invariants();
     id
 }
