@@ -129,7 +129,7 @@ fn reported(cluster: ClusterId, since: Since, version: u64, nodes: Vec<NodeNews>
 }
 
 fn room(node: NodeId, free: Resources) -> NodeNews {
-    NodeNews::Room { node, free, closed_reason: None, held: Box::default(), is_kept: false }
+    NodeNews::Room { node, free, closed_reason: None, held: Box::default(), kept_for: None }
 }
 
 /// The full state, as in the answers to the global master's introductions.

@@ -1,7 +1,8 @@
 //! Whole runs: no preset is below the lower bounds, and the same seed gives the same bytes.
 
+use amalgam_core::policy::inter_job::QueueTree;
 use amalgam_core::preset::Preset;
-use amalgam_core::vocabulary::{Duration, JobSpec, Program, ResourceSpec, Resources, StageSpec, TaskSet};
+use amalgam_core::vocabulary::{Duration, JobSpec, Program, QueueSpec, ResourceSpec, Resources, StageSpec, TaskSet};
 use amalgam_sim::{Costs, NetworkSettings, Outcome, Reference, Settings, Simulation, capacity};
 use amalgam_workload::trace::{self, MalformedLines, Node, RunTimes, TraceJob, Workload};
 use std::sync::Arc;
@@ -126,6 +127,36 @@ fn a_gang_in_a_federation_gets_whole_nodes_although_others_never_leave_them() {
     }
     let without = gangs_take(Preset::MEGHA, &[3]);
     assert!(without > 900.0, "{without} s without a reservation");
+}
+
+/// The first gang starts at about 150 s. One of the other global master has waited since 111 s, and two more of the first one since 121
+/// and 131 s; each takes six of the eight nodes for a minute.
+#[test]
+fn gangs_of_two_global_masters_get_nodes_in_the_order_in_which_they_came() {
+    let gang = |arrives| job(arrives, StageSpec { tasks: TaskSet::Count(6), gang: true, ..of_cores(4) }, 60);
+    let small = |number: u64| job(5 * number, StageSpec { tasks: TaskSet::Count(8), ..of_cores(1) }, 20);
+    let in_queue = |queue: &str, mut job: TraceJob| {
+        Arc::make_mut(&mut job.spec).queue = queue.to_owned();
+        job
+    };
+    let mut jobs: Vec<TraceJob> = (0..1_800 / 5).map(|number| in_queue("root.small", small(number))).collect();
+    let gangs = [(101, "root.first"), (111, "root.second"), (121, "root.first"), (131, "root.first")];
+    jobs.extend(gangs.map(|(arrives, queue)| in_queue(queue, gang(arrives))));
+    jobs.sort_by_key(|job| job.arrival);
+    let workload = Workload { name: String::new(), jobs, notes: Vec::new(), malformed: MalformedLines::default() };
+    let queue = |name: &str, global| QueueSpec { global: Some(global), ..QueueSpec::named(name) };
+    let queues = vec![queue("root.small", 0), queue("root.first", 0), queue("root.second", 1)];
+    let queues = QueueTree::new(queues).expect("a valid tree");
+    let preset = Preset::AMALGAM_IN_FEDERATIONS;
+    let settings = Settings { preset, federation: Some((2, 2)), queues, ..Settings::default() };
+    let outcome = Simulation::new(settings, &nodes(8), &workload).run();
+    let ends = |arrives: u64| {
+        let is_it = |job: &TraceJob| job.spec.stages[0].gang && job.arrival == Duration::from_secs(arrives);
+        let place = workload.jobs.iter().position(is_it).expect("one of the gangs");
+        arrives as f64 + outcome.jobs[place].jct_s.expect("it has ended")
+    };
+    let ends = gangs.map(|(arrives, _)| ends(arrives));
+    assert!(ends.is_sorted() && ends[3] < 600.0, "{ends:?}");
 }
 
 fn of_cores(cores: u32) -> StageSpec {

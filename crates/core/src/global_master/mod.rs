@@ -105,7 +105,7 @@ impl GlobalMaster {
             proposals: Proposals::new(epoch, federation, sharing.is_wanted()),
             sharing,
             first_refusal: FirstRefusal::default(),
-            kept: Kept::default(),
+            kept: Kept::new(usize::from(federation.clusters)),
             clusters: federation.clusters().map(|_| Cluster::default()).collect(),
             lost: BTreeSet::new(),
             introductions: 0,
@@ -178,12 +178,12 @@ impl GlobalMaster {
     // ---- clusters --------------------------------------------------------------------------------------------------
 
     /// Nothing is proposed to the cluster before it has sent its full state: messages in transit are lost.
-    fn on_connected(&mut self, cluster: ClusterId, out: &mut Outbox) {
+    fn on_connected(&mut self, now: Instant, cluster: ClusterId, out: &mut Outbox) {
         self.close(cluster);
-        self.introduce(cluster, out);
+        self.introduce(now, cluster, out);
     }
 
-    fn introduce(&mut self, cluster: ClusterId, out: &mut Outbox) {
+    fn introduce(&mut self, now: Instant, cluster: ClusterId, out: &mut Outbox) {
         self.introductions += 1;
         let epoch = self.proposals.epoch();
         let number = u64::from(epoch.0) << 32 | u64::from(self.introductions);
@@ -194,7 +194,9 @@ impl GlobalMaster {
             self.note_knowledge();
             let jobs = self.dispatch.running().map(|(job, queue)| (job.id, queue)).collect();
             out.send(cluster, ToMaster::Introduce(Box::new(GlobalIntroduction { epoch, number, jobs })));
-            self.repeat_kept(cluster, out);
+            if self.keeps_nodes_of(cluster) {
+                self.repeat_kept(now, cluster, out);
+            }
         }
     }
 
@@ -247,7 +249,7 @@ impl GlobalMaster {
                 }
                 if entry.reported != Some((life, since)) {
                     // A notification in between is missing.
-                    return self.introduce(cluster, out);
+                    return self.introduce(now, cluster, out);
                 }
             }
         }
@@ -333,7 +335,7 @@ impl GlobalMaster {
                 self.dispatch.names.insert(node, name);
                 returned.push(node);
             }
-            NodeNews::Room { node, free, closed_reason, held, is_kept } if rooms.state(node).is_some() => {
+            NodeNews::Room { node, free, closed_reason, held, kept_for } if rooms.state(node).is_some() => {
                 if rooms.state(node) == Some(NodeState::Unreachable) {
                     rooms.set_state(node, NodeState::Up);
                 }
@@ -343,7 +345,8 @@ impl GlobalMaster {
                     _ => {}
                 }
                 self.sharing.on_held(node, held);
-                self.dispatch.scheduler.note_kept_by_another(node, is_kept, &mut self.dispatch.rooms);
+                let kept_since = kept_for.map(|waited| now.before(waited));
+                self.dispatch.scheduler.note_kept_by_another(node, kept_since, &mut self.dispatch.rooms);
                 if self.take_room(now, node, free, seen, is_whole) {
                     opened.push(node);
                 }
@@ -429,7 +432,7 @@ impl Role for GlobalMaster {
     fn handle(&mut self, now: Instant, event: Event<ToGlobalMaster>, out: &mut Outbox) {
         match event {
             Event::Message { from, body } => self.on_message(now, from, body, out),
-            Event::Connected { peer: Address::ClusterMaster(cluster), .. } => self.on_connected(cluster, out),
+            Event::Connected { peer: Address::ClusterMaster(cluster), .. } => self.on_connected(now, cluster, out),
             Event::Disconnected { peer: Address::ClusterMaster(cluster) } => self.close(cluster),
             Event::Connected { peer: Address::GlobalMaster(own), .. } if own == self.own => {
                 self.dispatch.on_recovered(now, out);

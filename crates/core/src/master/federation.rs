@@ -26,8 +26,8 @@ pub(super) struct Federated {
     /// By number.
     globals: Vec<Global>,
     holdings: Holdings,
-    /// For whom nodes are kept.
-    keepers: BTreeMap<NodeId, GlobalId>,
+    /// For which global masters nodes are kept, and since when the task or gang has waited for which they have reserved them.
+    keepers: BTreeMap<NodeId, (GlobalId, Instant)>,
     /// Counts changes of nodes.
     version: u64,
     /// The nodes of the last changes, oldest first.
@@ -63,7 +63,7 @@ struct Global {
     /// By the number of a proposal that is to come: its own grants that are preempted for that if there is no room. Those of proposals
     /// that never come stay until a later one does.
     instead_of: BTreeMap<u64, Vec<GrantId>>,
-    /// The nodes that it wants to be kept, in ascending order, and since when the task or gang has waited that needs them.
+    /// The nodes that it has reserved, in ascending order, and since when the task or gang has waited for which it did.
     kept: Vec<NodeId>,
     kept_since: Instant,
 }
@@ -168,13 +168,13 @@ impl Federated {
         }
     }
 
-    /// Whether the node is kept for another global master.
-    fn is_kept_from(&self, global: GlobalId, node: NodeId) -> bool {
-        self.keepers.get(&node).is_some_and(|keeper| *keeper != global)
+    /// If the node is kept for another global master: since when the task or gang has waited for which it is.
+    fn kept_from(&self, global: GlobalId, node: NodeId) -> Option<Instant> {
+        self.keepers.get(&node).filter(|(keeper, _)| *keeper != global).map(|(_, since)| *since)
     }
 
-    /// The nodes that a global master wants to be kept from now on. The others are notified. A node is kept for who has waited longest:
-    /// all masters of clusters decide alike, so one of two gangs gets all of its nodes.
+    /// From now on the global master has reserved these nodes. The others are notified. A node is kept for the gang that has waited
+    /// longest: all masters of clusters decide alike, so one of two gangs gets all of its nodes.
     fn keep(&mut self, from: GlobalId, nodes: Vec<NodeId>, since: Instant) {
         let Some(entry) = self.global(from) else { return };
         entry.kept_since = since;
@@ -184,14 +184,16 @@ impl Federated {
         concerned.dedup();
         for node in concerned {
             let requests = |global: &GlobalId| self.globals[usize::from(global.0)].kept.binary_search(&node).is_ok();
-            let age = |global: &GlobalId| (self.globals[usize::from(global.0)].kept_since, *global);
-            let next = self.federation.globals().filter(requests).min_by_key(age);
-            let keeper = self.keepers.get(&node).copied();
-            if next != keeper {
-                match next {
-                    Some(global) => self.keepers.insert(node, global),
-                    None => self.keepers.remove(&node),
-                };
+            let with_age = |global: GlobalId| (self.globals[usize::from(global.0)].kept_since, global);
+            let oldest = self.federation.globals().filter(requests).map(with_age).min();
+            let next = oldest.map(|(since, global)| (global, since));
+            let before = match next {
+                Some(keeper) => self.keepers.insert(node, keeper),
+                None => self.keepers.remove(&node),
+            };
+            // One that does not get the node may not know that it is kept.
+            let is_refused = requests(&from) && next.is_some_and(|(keeper, _)| keeper != from);
+            if next != before || is_refused {
                 self.note_change(node);
             }
         }
@@ -199,7 +201,7 @@ impl Federated {
 
     /// The news of a node for a global master that was notified up to version `reported`.
     fn news_of(&self, node: NodeId, to: GlobalId, reported: u64, rooms: &Rooms<'_>, news: &mut Vec<NodeNews>) {
-        let Rooms { ledger, names } = rooms;
+        let Rooms { now, ledger, names } = rooms;
         if ledger.is_removed(node) {
             return news.push(NodeNews::Removed { node });
         }
@@ -214,7 +216,8 @@ impl Federated {
             NodeState::Up => {
                 let held = self.holdings.on_node(ledger.index(node));
                 let (free, closed_reason) = (ledger.node_free(node), ledger.closed_reason(node));
-                NodeNews::Room { node, free, closed_reason, held, is_kept: self.is_kept_from(to, node) }
+                let kept_for = self.kept_from(to, node).map(|since| now.since(since));
+                NodeNews::Room { node, free, closed_reason, held, kept_for }
             }
             NodeState::Unreachable => NodeNews::Away { node, lost: false },
             NodeState::Lost | NodeState::Expected => NodeNews::Away { node, lost: true },
@@ -257,6 +260,7 @@ impl Federated {
 
 /// The nodes, and their names.
 struct Rooms<'a> {
+    now: Instant,
     ledger: &'a Ledger,
     names: &'a NodeNames,
 }
@@ -284,7 +288,7 @@ impl Master {
         global.seen = global.seen.max(grant.number);
         global.is_due = true;
         let (job, task, resources) = (attempt.job, launch.task, launch.template.shape.resources);
-        let is_kept = federated.is_kept_from(admitted_by, node);
+        let is_kept = federated.kept_from(admitted_by, node).is_some();
         let (rooms, holdings) = (&mut self.dispatch.rooms, &federated.holdings);
         let booking = Booking { grant, job, node, resources };
         let claimed = match (instead_of, &instead_of_own) {
@@ -410,7 +414,7 @@ impl Master {
         let Some(federated) = &mut self.federated else { return };
         federated.beat_at.get_or_insert(now + every);
         federated.take_news(&mut self.dispatch.rooms);
-        let rooms = Rooms { ledger: &self.dispatch.rooms, names: &self.dispatch.names };
+        let rooms = Rooms { now, ledger: &self.dispatch.rooms, names: &self.dispatch.names };
         for global in federated.federation.globals() {
             if federated.globals[usize::from(global.0)].is_due {
                 federated.send_update(global, life, &rooms, &self.dispatch.kinds, out);
@@ -464,7 +468,7 @@ mod tests {
         fn next_update(&mut self) -> ClusterUpdate {
             let mut out = Outbox::default();
             self.federated.take_news(&mut self.ledger);
-            let rooms = Rooms { ledger: &self.ledger, names: &self.names };
+            let rooms = Rooms { now: Instant(1), ledger: &self.ledger, names: &self.names };
             self.federated.send_update(GLOBAL, Epoch(1), &rooms, &Kinds::new(), &mut out);
             match out.sends.pop() {
                 Some((

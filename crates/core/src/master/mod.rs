@@ -214,8 +214,8 @@ impl Master {
             (Address::GlobalMaster(global), ToMaster::MakeRoom { grant, instead_of }) => {
                 self.on_make_room(global, grant, instead_of);
             }
-            (Address::GlobalMaster(global), ToMaster::Keep { nodes, since }) => {
-                self.on_keep(global, nodes, since);
+            (Address::GlobalMaster(global), ToMaster::Keep { nodes, waited }) => {
+                self.on_keep(global, nodes, now.before(waited));
             }
             (Address::Client(client), ToMaster::Submit { .. }) if self.federated.is_some() => refuse_jobs(client, out),
             (from, body) => self.dispatch.on_message(now, from, body, &mut self.claims, out),

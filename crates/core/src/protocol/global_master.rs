@@ -2,7 +2,7 @@
 
 use super::{Launch, ToMaster};
 use crate::vocabulary::{
-    Attributes, ClosedReason, ClusterId, Epoch, GrantId, JobId, Kinds, NodeId, QueueId, Resources, Totals,
+    Attributes, ClosedReason, ClusterId, Duration, Epoch, GrantId, JobId, Kinds, NodeId, QueueId, Resources, Totals,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -90,14 +90,15 @@ pub enum NodeNews {
     /// It has registered with these properties; its room follows.
     Joined { node: NodeId, name: String, capacity: Resources, attributes: Arc<Attributes> },
     /// Its free room; why it takes no work, if it takes none; and, if queues have shares, what the tasks of each queue hold that
-    /// cannot be preempted. Whether another global master has reserved it: its room is not for the receiver.
+    /// cannot be preempted. If another global master has reserved it, its room is not for the receiver: how long the task or gang has
+    /// waited for which it is reserved.
     Room {
         node: NodeId,
         free: Resources,
         closed_reason: Option<ClosedReason>,
         held: Box<[(QueueId, Resources)]>,
         #[serde(default)]
-        is_kept: bool,
+        kept_for: Option<Duration>,
     },
     /// It cannot be reached; if `lost`, it was given up.
     Away { node: NodeId, lost: bool },

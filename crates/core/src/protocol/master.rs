@@ -93,9 +93,9 @@ pub enum ToMaster {
     },
     /// From a global master, before the launch with this grant: if there is no room for that, these grants of its own are preempted.
     MakeRoom { grant: GrantId, instead_of: Vec<GrantId> },
-    /// From a global master: the nodes of this cluster that it has reserved, for a task or gang that has waited since then. Other
-    /// global masters are told, and launch nothing there but what preempts other queues for the shares of theirs.
-    Keep { nodes: Vec<NodeId>, since: Instant },
+    /// From a global master: the nodes of this cluster that it has reserved for a task or gang, which has waited for this time. Other
+    /// global masters are notified. They launch there only tasks of queues below their shares, for which others are preempted.
+    Keep { nodes: Vec<NodeId>, waited: Duration },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -96,7 +96,7 @@ impl Believer {
 }
 
 fn room(node: u32, free: u32) -> NodeNews {
-    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default(), is_kept: false }
+    NodeNews::Room { node: NodeId(node), free: cores(free), closed_reason: None, held: Box::default(), kept_for: None }
 }
 
 fn millis(millis: u64) -> Duration {

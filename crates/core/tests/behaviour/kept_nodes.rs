@@ -18,6 +18,7 @@ use amalgam_core::vocabulary::{
 use amalgam_core::why::Why;
 use std::sync::Arc;
 
+const NOW: Instant = Instant(100);
 const SEALING: Sealing = Sealing { root: Key([1; 32]), mac: Mac::MIXING };
 const GLOBALS: [GlobalId; 2] = [GlobalId(0), GlobalId(1)];
 /// The nodes of both partitions, in the order of the global masters.
@@ -72,7 +73,7 @@ impl Cluster {
 
     fn handle(&mut self, event: Event<ToMaster>) -> Outbox {
         let mut out = Outbox::default();
-        self.master.handle(Instant(1), event, &mut out);
+        self.master.handle(NOW, event, &mut out);
         for (to, message) in &out.sends {
             let (Address::GlobalMaster(global), Message::ToGlobalMaster(ToGlobalMaster::ClusterUpdate(update))) =
                 (to, message)
@@ -81,9 +82,9 @@ impl Cluster {
             };
             let known = &mut self.kept_from[usize::from(global.0)];
             for news in &update.nodes {
-                if let NodeNews::Room { node, is_kept, .. } = news {
+                if let NodeNews::Room { node, kept_for, .. } = news {
                     known.retain(|kept| kept != node);
-                    known.extend(is_kept.then_some(*node));
+                    known.extend(kept_for.map(|_| *node));
                 }
             }
         }
@@ -92,8 +93,8 @@ impl Cluster {
 
     /// For a gang that has waited since then.
     fn keep(&mut self, global: GlobalId, nodes: &[NodeId], since: u64) {
-        let (nodes, since) = (nodes.to_vec(), Instant(since));
-        self.hear(Address::GlobalMaster(global), ToMaster::Keep { nodes, since });
+        let (nodes, waited) = (nodes.to_vec(), NOW.since(Instant(since)));
+        self.hear(Address::GlobalMaster(global), ToMaster::Keep { nodes, waited });
     }
 
     /// Whether a launch of a job of the global master is passed on to the node.
@@ -178,9 +179,10 @@ fn a_global_master_places_nothing_on_a_node_that_another_one_has_reserved() {
         let event = Event::Message { from, body: ToGlobalMaster::OfJobs(Box::new(body)) };
         believer.global.handle(Instant(1), event, &mut Outbox::default());
     }
-    let of_node = |is_kept| {
+    let of_node = |is_kept: bool| {
+        let kept_for = is_kept.then_some(Duration::from_secs(40));
         let (node, free) = (NODES[1], Resources::new(4_000, 0));
-        NodeNews::Room { node, free, closed_reason: None, held: Box::default(), is_kept }
+        NodeNews::Room { node, free, closed_reason: None, held: Box::default(), kept_for }
     };
     let granted = |out: &Outbox| {
         let is_grant = |message: &Message| matches!(message, Message::ToJobManager(ToJobManager::Granted { .. }));

@@ -347,6 +347,13 @@ fn what_is_free_on_a_reserved_node_is_not_kept_from_a_guarantee_for_a_queue_beyo
         let owner = world.submit(tasks("one", 2, "2h", 7_200));
         world.run_for(Duration::from_secs(5));
         assert_eq!((running(&world, owner), preempted(&world)), (started, 0), "guaranteed to the gang: {guaranteed}");
+        if guaranteed > 0 {
+            // What is preempted for it would not be enough.
+            let wide = StageSpec { expected: Some(Duration::from_secs(7_200)), ..stage("s", 1, "2h", 3_000) };
+            let wide = world.submit(JobSpec { queue: "one".to_owned(), ..job(vec![wide]) });
+            world.run_for(Duration::from_secs(5));
+            assert_eq!(running(&world, wide), 0);
+        }
     }
 }
 

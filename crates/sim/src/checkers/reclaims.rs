@@ -116,14 +116,16 @@ mod tests {
 
     /// When the second job ended, in seconds, and how many attempts were preempted until then.
     fn end_of_short(happened: &[Happening]) -> (Option<u64>, usize) {
-        let mut preempted = 0;
+        let mut preempted = BTreeSet::new();
         for happening in happened {
-            preempted += usize::from(matches!(happening.record(), Some(Record::Preempting { .. })));
+            if let Some(Record::Preempting { attempt, .. } | Record::Reclaiming { attempt, .. }) = happening.record() {
+                preempted.insert(*attempt);
+            }
             if let Some(Change::JobEnded { outcome: JobOutcome::Succeeded, at, .. }) = happening.change() {
-                return (Some(at.0 / SECOND), preempted);
+                return (Some(at.0 / SECOND), preempted.len());
             }
         }
-        (None, preempted)
+        (None, preempted.len())
     }
 
     #[test]

@@ -291,7 +291,8 @@ impl Scheduler {
             }
         }
         let given = (Self::RECLAIMING_TASKS - left) as u64;
-        holdings.tried = given * newest.len().min(Self::TRIED_NODES) as u64;
+        let tried = [newest.len(), self.reserved_nodes().len()].map(|nodes| nodes.min(Self::TRIED_NODES) as u64);
+        holdings.tried = given * tried.iter().sum::<u64>();
         // The limits of a review may have left more to do.
         if was_owed && given > 0 {
             holdings.is_owed = true;
@@ -357,48 +358,56 @@ impl Scheduler {
             return Vec::new();
         }
         // Its work is worth more than the room on a slow node.
-        let is_owed = self.is_owed(ask);
+        let request = self.queue.ask(ask);
+        let is_owed = self.inter_job.is_guaranteed(request.job, &request.shape, None);
         let is_fast = |node: NodeId| is_owed || !ledger.is_slow(node);
-        let is_of_use =
-            |node: &NodeId| is_fast(*node) && self.reaches(ask, *node, ledger) && !ledger.offer_is_closed(*node);
-        // What is free on reserved nodes, too: room that its queue has made there, or that others wait for without a guarantee.
-        let kept = if is_owed { self.reserved_nodes() } else { &[] };
-        let tried = newest.iter().copied().filter(is_of_use).take(Self::TRIED_NODES);
-        let tried = tried.chain(kept.iter().copied().filter(|node| is_of_use(node) && !newest.contains(node)));
-        let places = tried.filter_map(|node| self.place_on(node, ask, review, holdings, ledger));
-        let may_be =
-            places.take(Self::EXAMINED_NODES).filter(|place| self.may_be_lost(ask, place, review, holdings, ledger));
-        let (kept, mut others): (Vec<Place>, Vec<Place>) = may_be.partition(|place| ledger.is_reserved(place.node));
-        // Reserved nodes only if there are no others: their ask waits for all of them.
-        others = if others.is_empty() { kept } else { others };
-        let mut nodes: Vec<(u64, NodeId)> = others.iter().map(|place| (place.lost, place.node)).collect();
+        let is_of_use = |node: &NodeId| {
+            is_fast(*node)
+                && self.reaches(ask, *node, ledger)
+                && !ledger.offer_is_closed(*node)
+                && !self.is_kept_by_another(*node)
+        };
+        let those_of = |nodes: &mut dyn Iterator<Item = NodeId>| -> Vec<(u64, NodeId)> {
+            let tried = nodes.filter(is_of_use).take(Self::TRIED_NODES);
+            let places = tried.filter_map(|node| self.place_on(node, ask, review, holdings, ledger));
+            let examined = places.take(Self::EXAMINED_NODES);
+            let may_be = examined.filter(|place| self.may_be_lost(ask, place, review, holdings, ledger));
+            may_be.map(|place| (place.lost, place.node)).collect()
+        };
+        let others = newest.iter().copied().filter(|node| !self.is_reserved_for_another(ask, *node));
+        let mut nodes = those_of(&mut others.into_iter());
+        if nodes.is_empty() && is_owed {
+            // Another ask waits for all of these nodes: the queue takes its room there only if there is none elsewhere.
+            nodes = those_of(&mut self.reserved_nodes().iter().copied());
+        }
         nodes.sort_unstable();
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
+    fn is_reserved_for_another(&self, ask: AskSlot, node: NodeId) -> bool {
+        self.reservation.as_ref().is_some_and(|kept| kept.ask != ask && kept.has(node))
+    }
+
     fn may_be_lost(&self, ask: AskSlot, place: &Place, review: &Review, holdings: &Holdings, ledger: &Ledger) -> bool {
-        if self.is_kept_by_another(place.node) {
-            return false;
-        }
         let request = self.queue.ask(ask);
-        // Reserved nodes are kept for another ask, but not from a queue that they are guaranteed to.
-        let is_own = |kept: &super::Reservation| kept.ask == ask && kept.has(place.node);
-        let is_kept = ledger.is_reserved(place.node) && !self.reservation.as_ref().is_some_and(is_own);
+        let is_kept = self.is_reserved_for_another(ask, place.node);
         let has_waited =
             || place.lost.saturating_add(place.lost_before) <= self.most_by_waiting(request, review.now, ledger);
         let has_credit =
             || holdings.cost_of(place.lost) <= self.most_of_credit(request, &place.victims, review, holdings);
         let is_little = !is_kept && place.lost < u64::MAX && (has_waited() || has_credit());
-        is_little || self.is_owner(ask, &place.victims)
+        is_little || self.is_owner(ask, place)
     }
 
     /// Whether a queue has the job and none of the victims', and is guaranteed what it would hold with the task. What is free on a
     /// reserved node belongs to the job that it is reserved for, as if this one was running.
-    fn is_owner(&self, ask: AskSlot, victims: &[Booking]) -> bool {
+    fn is_owner(&self, ask: AskSlot, place: &Place) -> bool {
         let request = self.queue.ask(ask);
-        let others = victims.iter().map(|victim| self.queue.job_slot(victim.job));
-        let waiting = victims.is_empty().then(|| self.kept_for_guest());
-        others.chain(waiting).all(|other| {
+        let leave = place.victims.iter().map(|victim| victim.resources);
+        let is_enough = request.shape.fits_in(&leave.fold(Resources::ZERO, |sum, more| sum.saturating_add(&more)));
+        let uses_kept = !is_enough && self.is_reserved_for_another(ask, place.node);
+        let others = place.victims.iter().map(|victim| self.queue.job_slot(victim.job));
+        others.chain(uses_kept.then(|| self.kept_for_guest())).all(|other| {
             other.is_some_and(|other| self.inter_job.is_guaranteed(request.job, &request.shape, Some(other)))
         })
     }

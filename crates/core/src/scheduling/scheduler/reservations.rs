@@ -11,7 +11,7 @@ use crate::scheduling::request_queue::OpenRequest;
 use crate::vocabulary::{AskId, Duration, Federation, GlobalId, Instant, NodeId, NodeView};
 use crate::why::Why;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The node that is reserved for an ask; for a gang, as many as hold all of it. In ascending order.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub(super) struct Reservation {
 pub(super) struct Federated {
     federation: Federation,
     own: GlobalId,
-    kept_by_others: BTreeSet<NodeId>,
+    /// With the time since when the task or gang has waited for which they are reserved.
+    kept_by_others: BTreeMap<NodeId, Instant>,
 }
 
 impl Reservation {
@@ -36,25 +37,30 @@ impl Reservation {
 }
 
 impl Scheduler {
+    /// Nodes that another global master has reserved are reserved here if the ask has waited for longer than the other one, by this time
+    /// at least: more than messages take.
+    const OLDER_BY: Duration = Duration::from_secs(1);
     /// Maximum number of asks in one review that turn out to fit on no nodes.
     const MOST_HOPELESS: usize = 4;
 
     /// For a global master: it reserves nodes of its own partitions, and others only for what these could not hold if they were empty.
     pub fn reserving_first_in(self, federation: Federation, own: GlobalId) -> Scheduler {
-        Scheduler { federated: Some(Federated { federation, own, kept_by_others: BTreeSet::new() }), ..self }
+        Scheduler { federated: Some(Federated { federation, own, kept_by_others: BTreeMap::new() }), ..self }
     }
 
-    /// Whether another global master has reserved the node: nothing is placed there, and it is not reserved here.
-    pub fn note_kept_by_another(&mut self, node: NodeId, is_kept: bool, ledger: &mut Ledger) {
+    /// Set if another global master has reserved the node: since when the task or gang has waited for which it did. Nothing is placed
+    /// there.
+    pub fn note_kept_by_another(&mut self, node: NodeId, since: Option<Instant>, ledger: &mut Ledger) {
         let Some(federated) = &mut self.federated else { return };
-        let has_changed =
-            if is_kept { federated.kept_by_others.insert(node) } else { federated.kept_by_others.remove(&node) };
-        if !has_changed {
+        let Some(since) = since else {
+            if federated.kept_by_others.remove(&node).is_some() {
+                ledger.unreserve(node);
+                self.on_room_opened();
+            }
             return;
-        }
-        if !is_kept {
-            ledger.unreserve(node);
-            return self.on_room_opened();
+        };
+        if federated.kept_by_others.insert(node, since).is_some() {
+            return;
         }
         if self.reservation.as_ref().is_some_and(|kept| kept.has(node)) {
             self.end_reservation(ledger);
@@ -94,7 +100,12 @@ impl Scheduler {
     }
 
     pub(super) fn reserve(&mut self, reservation: Reservation, ledger: &mut Ledger) {
-        reservation.nodes.iter().for_each(|node| ledger.reserve(*node));
+        for node in &reservation.nodes {
+            if let Some(federated) = &mut self.federated {
+                federated.kept_by_others.remove(node);
+            }
+            ledger.reserve(*node);
+        }
         self.reservation = Some(reservation);
     }
 
@@ -187,12 +198,12 @@ impl Scheduler {
         let has_room = |node: &&NodeId| {
             ledger.classes().meets(request.class, ledger.index(**node)) && request.shape.fits_in(&ledger.offer(**node))
         };
-        let node = *self.federated.as_ref()?.kept_by_others.iter().find(has_room)?;
+        let node = *self.federated.as_ref()?.kept_by_others.keys().find(has_room)?;
         Some(Why::ReservedElsewhere { node })
     }
 
     pub(super) fn is_kept_by_another(&self, node: NodeId) -> bool {
-        self.federated.as_ref().is_some_and(|federated| federated.kept_by_others.contains(&node))
+        self.federated.as_ref().is_some_and(|federated| federated.kept_by_others.contains_key(&node))
     }
 
     /// Whether a node takes work and may be reserved for the ask.
@@ -206,10 +217,11 @@ impl Scheduler {
             let own = nodes_with_most_room(request, ledger, &is_open_in_partition);
             own.map(|(_, most)| most).sum::<u64>() >= wanted
         };
+        let is_older_than = move |since: &Instant| request.waiting_since + Self::OLDER_BY < *since;
         move |node: NodeId| {
             (!own_suffices || is_in_partition(node))
                 && !ledger.offer_is_closed(node)
-                && federated.is_none_or(|it| !it.kept_by_others.contains(&node))
+                && federated.is_none_or(|it| it.kept_by_others.get(&node).is_none_or(is_older_than))
         }
     }
 
