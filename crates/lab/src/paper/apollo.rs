@@ -19,7 +19,7 @@ use scenario::{Batch, Scenario};
 const PAPER: Paper = Paper {
     scenario: include_str!("apollo.toml"),
     quick: "nine tenths or more of the jobs, and of the nodes where the figure has a cluster",
-    smoke: "one seed, two jobs of each kind of figure 12 and none of more than 100 tasks; a fortieth of nodes and jobs in production, \
+    smoke: "one seed, two jobs of each kind of figure 12 and none of more than 100 tasks; a hundredth of nodes and jobs in production, \
             which are generated instead of read from traces",
 };
 

@@ -178,7 +178,7 @@ fn one(
     let part = match extent.amount {
         Amount::Whole => 1,
         Amount::Quick => figure.quick_part.unwrap_or(10),
-        Amount::Smoke => 40,
+        Amount::Smoke => 100,
     };
     let count = (figure.nodes.unwrap_or(production.nodes) / part).max(2);
     let jobs = (figure.jobs.unwrap_or(production.jobs) / part).max(4);
