@@ -260,6 +260,9 @@ fn describe(node: &NodeDetail) -> String {
     }
     let program = match &node.summary.program {
         Some(program) => format!("amalgam {}", show::visible(program)),
+        None if node.summary.cluster.is_some() => {
+            "not known here: the master of its cluster knows it, unless the agent is of an older version".to_owned()
+        }
         None => "not reported: the agent may be of an older version".to_owned(),
     };
     let _ = writeln!(text, "\nprogram      {program}");
