@@ -38,7 +38,7 @@ pub struct GlobalMaster {
     kept: Kept,
     /// By number.
     clusters: Vec<Cluster>,
-    /// Nodes that were lost and have not returned; also those that joined and were not known.
+    /// Nodes that were lost and have not returned; for a moment also those that join and were not there before.
     lost: BTreeSet<NodeId>,
     /// Counts introductions.
     introductions: u32,
@@ -326,7 +326,7 @@ impl GlobalMaster {
         let rooms = &mut self.dispatch.rooms;
         match news {
             NodeNews::Joined { node, name, capacity, attributes } => {
-                // After a restart, nodes that were lost before are not known.
+                // The clusters do not report nodes that they expect: attempts may run there that are not known after a restart.
                 if !matches!(rooms.state(node), Some(NodeState::Up | NodeState::Unreachable)) {
                     self.lost.insert(node);
                 }

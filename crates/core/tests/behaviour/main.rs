@@ -42,6 +42,7 @@ mod stragglers;
 mod timeouts;
 mod tokens;
 mod turns;
+mod unknown_nodes;
 #[path = "../world/mod.rs"]
 mod world;
 mod yields;

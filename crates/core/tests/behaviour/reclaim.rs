@@ -325,14 +325,19 @@ fn a_queue_takes_what_it_is_guaranteed_from_others_and_not_from_its_own_jobs() {
     assert_eq!([guest, long, short].map(|job| running(&world, job)), [4, 3, 1]);
 }
 
+/// Two cores of the node are free, and six are held by a queue without a guarantee.
 #[test]
 fn what_is_free_on_a_reserved_node_is_not_kept_from_a_guarantee_for_a_queue_beyond_its_own() {
-    for (guaranteed, started) in [(0, 2), (500_000, 0)] {
+    // What is guaranteed to the gang; tasks of the other queue and their cores; how many start, and how many attempts are preempted.
+    for (guaranteed, (count, cores), expected) in
+        [(0, (2, 1), (2, 0)), (500_000, (2, 1), (0, 0)), (0, (1, 3), (1, 1)), (500_000, (1, 3), (0, 0))]
+    {
         let mut world = World::new(Preset::AMALGAM);
         let mut queues = two_queues();
         queues[1].guaranteed = guaranteed;
         queues.push(QueueSpec::named("root.third"));
         world.queues = QueueTree::new(queues).expect("a valid tree");
+        world.verbose = true;
         world.start_server();
         world.add_node(Resources::new(CORES as u32 * 1_000, 0), &[]);
         world.settle();
@@ -344,16 +349,12 @@ fn what_is_free_on_a_reserved_node_is_not_kept_from_a_guarantee_for_a_queue_beyo
         world.run_for(Duration::from_secs(60));
         assert_eq!(running(&world, waits), 0);
         assert!(world.why(waits)[0].contains("reserved for it"), "{:?}", world.why(waits));
-        let owner = world.submit(tasks("one", 2, "2h", 7_200));
+        let mut owner = tasks("one", count, "2h", 7_200);
+        owner.stages[0].resources.basic = Resources::new(cores * 1_000, 0);
+        let owner = world.submit(owner);
         world.run_for(Duration::from_secs(5));
-        assert_eq!((running(&world, owner), preempted(&world)), (started, 0), "guaranteed to the gang: {guaranteed}");
-        if guaranteed > 0 {
-            // What is preempted for it would not be enough.
-            let wide = StageSpec { expected: Some(Duration::from_secs(7_200)), ..stage("s", 1, "2h", 3_000) };
-            let wide = world.submit(JobSpec { queue: "one".to_owned(), ..job(vec![wide]) });
-            world.run_for(Duration::from_secs(5));
-            assert_eq!(running(&world, wide), 0);
-        }
+        let found = (running(&world, owner), preempted(&world));
+        assert_eq!(found, expected, "guaranteed to the gang: {guaranteed}; tasks of {cores} cores");
     }
 }
 

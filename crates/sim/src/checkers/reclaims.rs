@@ -89,8 +89,8 @@ mod tests {
     /// Of the first job, each of whose tasks runs for an hour.
     const LONG: Duration = Duration::from_secs(3_600);
 
-    /// Two clusters of two nodes with four cores and two global masters, or one cluster under `amalgam`. The first one has a job that holds all cores, and at 100 s
-    /// this one or the other gets a job with two tasks of 10 s.
+    /// Two clusters of two nodes with four cores and two global masters, or one cluster of four nodes under `amalgam`. The first global
+    /// master has a job that holds all cores, and at 100 s this one or the other gets a job with two tasks of 10 s.
     fn world(preset: Preset, of_short: u8) -> Simulation {
         world_of(preset, (of_short, 2), 0, 1)
     }
