@@ -11,7 +11,7 @@ use crate::policy::inter_job::{QueueShare, violators};
 use crate::protocol::Rule;
 use crate::role::Outbox;
 use crate::scheduling::{Blocked, Booking, Granting, Ledger};
-use crate::vocabulary::{Duration, GrantId, Instant, NodeId, QueueId, Resources, Totals};
+use crate::vocabulary::{Duration, GrantId, Instant, JobId, NodeId, QueueId, Resources, Totals};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -291,17 +291,24 @@ impl GlobalMaster {
 
     /// Counts the proposals since the last call.
     pub(super) fn note_proposals(&mut self) {
-        for NewProposal { booking, rule, victims } in self.proposals.take_new() {
-            let Some(queue) = self.dispatch.queue_of(booking.job) else { continue };
-            let of_own = |victim: &Booking| Some((self.dispatch.queue_of(victim.job)?, victim.resources));
-            let instead_of = match rule {
-                Rule::Share { at_cost_of } => vec![(at_cost_of, booking.resources)],
-                _ => victims.iter().filter_map(of_own).collect(),
-            };
+        for proposal in self.proposals.take_new() {
+            let Some(queue) = self.dispatch.queue_of(proposal.booking.job) else { continue };
+            let instead_of = what_queues_lose(&proposal, |job| self.dispatch.queue_of(job));
+            let NewProposal { booking, .. } = proposal;
             let cluster = usize::from(self.federation.cluster_of(booking.node).0);
             let Booking { grant, node, resources, .. } = booking;
             self.sharing.on_proposed(cluster, Unseen { grant, node, queue, resources, instead_of });
         }
+    }
+}
+
+/// What a proposal in transit takes from queues on its node: as much as it needs from the queue that it names, and all of the bookings
+/// that are preempted for it.
+fn what_queues_lose(proposal: &NewProposal, queue_of: impl Fn(JobId) -> Option<QueueId>) -> Vec<(QueueId, Resources)> {
+    let NewProposal { booking, rule, victims } = proposal;
+    match rule {
+        Rule::Share { at_cost_of } => vec![(*at_cost_of, booking.resources)],
+        _ => victims.iter().filter_map(|victim| Some((queue_of(victim.job)?, victim.resources))).collect(),
     }
 }
 
@@ -345,6 +352,26 @@ mod tests {
         assert_eq!((sharing.held(OTHER, NodeId(7)), coming(&sharing)), (cores(2), Some(2_000)));
         sharing.on_returned(&[proposal(2, 7, None).grant, proposal(3, 9, None).grant]);
         assert_eq!((sharing.held(OTHER, NodeId(7)), coming(&sharing)), (cores(3), None));
+        assert!(sharing.promised.is_empty() && sharing.going.is_empty());
+    }
+
+    /// Else a fifth core of a node of four would be given, after a booking of all four was preempted for a task of one.
+    #[test]
+    fn what_is_preempted_for_a_proposal_in_transit_is_not_taken_from_its_queue_again() {
+        let booking = |job, cpus| Booking {
+            grant: proposal(job, 7, None).grant,
+            job: JobId(job),
+            node: NodeId(7),
+            resources: cores(cpus),
+        };
+        let new = NewProposal { booking: booking(1, 1), rule: Rule::Reclaimed, victims: vec![booking(2, 4)] };
+        let instead_of = what_queues_lose(&new, |job| Some(if job == JobId(2) { OTHER } else { OWN }));
+        let mut sharing = Sharing::new([OWN].into_iter(), 1);
+        sharing.on_held(NodeId(7), Box::new([(OTHER, cores(4))]));
+        sharing.on_proposed(0, Unseen { instead_of, ..proposal(1, 7, None) });
+        assert_eq!(sharing.held(OTHER, NodeId(7)), Resources::ZERO);
+        assert_eq!(sharing.going.get(&OTHER).map(|totals| totals.0[0]), Some(4_000));
+        sharing.on_seen(0, 1);
         assert!(sharing.promised.is_empty() && sharing.going.is_empty());
     }
 
